@@ -1,0 +1,39 @@
+# Every target makes .venv itself: a bare Debian with python3 (3.11 or newer) and make is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := audio engines pipelines jobs tests benchmarks
+
+.PHONY: demo test test-all check format clean
+
+demo: $(VENV)/.installed
+	$(BIN)/headrace demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q
+
+test-all: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q -m "not gpu and not network"
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_packaging.py
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
