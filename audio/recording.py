@@ -1,0 +1,27 @@
+"""What a decoded recording is, and what it can be loaded from."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+SAMPLE_RATE = 16_000
+"""Samples a second of every waveform in headrace."""
+
+AudioSource = str | os.PathLike | bytes | BinaryIO | np.ndarray | Mapping[str, Any]
+"""A path, an http(s) URL, a file's bytes, a binary file object, an array of samples, a mapping with `array`
+and `sampling_rate`, or one with `bytes` and `path` as the datasets library stores audio."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Decoded audio, mono, 16 kHz."""
+
+    waveform: np.ndarray
+    """float32 [samples], nominally within -1 and 1, always finite"""
+    duration_s: float
+    """seconds of audio that were decoded"""
+    flags: tuple[str, ...] = ()
+    """`decode_truncated` where only a part of the file could be decoded"""

@@ -1,0 +1,68 @@
+"""Cuts a recording into windows that overlap by strides."""
+
+from typing import NamedTuple
+
+from headrace.audio.recording import SAMPLE_RATE
+
+MAX_CHUNK_S = 30.0
+"""The longest window that Whisper's encoder takes."""
+
+
+class Window(NamedTuple):
+    """A stretch of a recording, in samples; `start` and `stop` include the strides."""
+
+    start: int
+    stop: int
+    stride_left: int
+    stride_right: int
+
+
+def cut_windows(
+    num_samples: int,
+    chunk_length_s: float = MAX_CHUNK_S,
+    stride_length_s: float | tuple[float, float] | None = None,
+) -> list[Window]:
+    """Windows that cover samples 0 to num_samples; none for an empty recording.
+
+    Neighbours overlap by the right stride of the first plus the left stride of the second, so that the
+    windows without their strides tile the recording. The first window has no left stride. The window
+    that reaches the end is the last and has no right stride. A stride of None is chunk_length_s / 6.
+
+    Worked example, seconds: 45 s at chunk 30, stride 5 gives (0, 30, left 0, right 5), (20, 45, 5, 0).
+
+    Raises:
+      ValueError: not 0 < chunk_length_s <= 30, or the two strides are not shorter than the chunk.
+    """
+    chunk, left, right = _lengths(chunk_length_s, stride_length_s)
+    if num_samples < 0:
+        raise ValueError(f"num_samples is {num_samples}, wanted 0 or more")
+    windows = []
+    start = 0
+    while start < num_samples:
+        stop = min(start + chunk, num_samples)
+        is_last = stop == num_samples
+        windows.append(Window(start, stop, left if start else 0, 0 if is_last else right))
+        if is_last:
+            break
+        start += chunk - left - right
+    return windows
+
+
+def _lengths(
+    chunk_length_s: float, stride_length_s: float | tuple[float, float] | None
+) -> tuple[int, int, int]:
+    """Chunk, left and right stride in samples."""
+    if not 0 < chunk_length_s <= MAX_CHUNK_S:
+        raise ValueError(
+            f"chunk_length_s is {chunk_length_s}, wanted more than 0 and at most {MAX_CHUNK_S:g}"
+        )
+    if stride_length_s is None:
+        stride_length_s = chunk_length_s / 6
+    sides = stride_length_s if isinstance(stride_length_s, tuple) else (stride_length_s, stride_length_s)
+    chunk, left, right = (round(seconds * SAMPLE_RATE) for seconds in (chunk_length_s, *sides))
+    if left < 0 or right < 0 or left + right >= chunk:
+        raise ValueError(
+            f"stride_length_s is {sides[0]:g} left and {sides[1]:g} right, wanted 0 or more with a sum below "
+            f"chunk_length_s ({chunk_length_s:g}): shorten the strides"
+        )
+    return chunk, left, right
