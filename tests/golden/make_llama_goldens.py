@@ -127,7 +127,7 @@ def float64_error(model: LlamaForCausalLM, arrays: dict[str, np.ndarray]) -> flo
 
 
 def save_legacy_config(folder: Path) -> None:
-    """config.v4.json: the config in the form of transformers 4: rope_theta and rope_scaling apart, no head_dim."""
+    """config.v4.json: the form of transformers 4 (rope_theta and rope_scaling apart, no head_dim)."""
     config = json.loads((folder / "config.json").read_text())
     del config["head_dim"]
     rope = config.pop("rope_parameters")
