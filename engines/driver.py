@@ -5,18 +5,20 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from headrace.engines.errors import EngineError, QueueFullError, RequestError
 
 logger = logging.getLogger(__name__)
 
 
+@runtime_checkable
 class Request(Protocol):
     @property
     def request_id(self) -> str: ...
 
 
+@runtime_checkable
 class Output(Protocol):
     @property
     def request_id(self) -> str: ...
@@ -26,6 +28,7 @@ RequestT = TypeVar("RequestT", bound=Request)
 OutputT = TypeVar("OutputT", bound=Output)
 
 
+@runtime_checkable
 class Engine(Protocol[RequestT, OutputT]):
     """What a driver owns. All methods are called from the driver's thread alone."""
 
