@@ -3,10 +3,10 @@
     pip install torch==2.13.0 transformers==5.24.0 accelerate gguf sentencepiece
     python tests/golden/make_smollm2_goldens.py MODEL.gguf PROMPTS.jsonl tests/golden/smollm2_greedy.json
 
-The weights, their order and the tokenizer are read by transformers' own GGUF path. A prompt is completed as it
-stands, without chat template and without BOS (the metadata say add_bos_token False); the model's eos (<|im_end|>)
-stops a row. In the result token_ids includes that eos, finish_reason tells "stop" from "length", and gaps holds,
-for each generated token, the largest logit minus the second.
+The weights, their order and the tokenizer are read by transformers' own GGUF path. A prompt is completed as
+it stands, without chat template and without BOS (the metadata say add_bos_token False); the model's eos
+(<|im_end|>) stops a row. In the result token_ids includes that eos, finish_reason tells "stop" from "length",
+and gaps holds, for each generated token, the largest logit minus the second.
 """
 
 import argparse
