@@ -205,7 +205,7 @@ def _require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
-def _require_positive(name: str, value: float | None) -> None:
+def _require_positive(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise InputError(f"{name} is {value}: give at least 1")
 
