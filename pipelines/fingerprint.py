@@ -1,0 +1,39 @@
+"""What decides a result, hashed: parts of equal fingerprint hold equal work."""
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+from headrace.pipelines.config import RunConfig
+
+SCHEMA_VERSION = 1
+
+# Where things lie, what is done about errors and which model: the model has a fingerprint of its own.
+_NOT_PARAMETERS = {"inputs", "output", "model", "revision", "fail_on_row_errors"}
+# How much is done at once: a run may be taken up with less (after running out of memory, say), except where
+# --deterministic promises equal texts, which hold for fixed shapes only.
+_SPEED = {"max_num_seqs", "page_size", "batch_size"}
+
+
+def parameters(config: RunConfig) -> dict[str, Any]:
+    """The options that a result depends on, as JSON values."""
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    left_out = _NOT_PARAMETERS if config.deterministic else _NOT_PARAMETERS | _SPEED
+    return {name: as_json(value) for name, value in values.items() if name not in left_out}
+
+
+def run_fingerprint(job: str, model_fingerprint: str, config: RunConfig) -> str:
+    """Fingerprint of everything but the input: the job, the model, the parameters and the output's schema."""
+    return digest([SCHEMA_VERSION, job, model_fingerprint, parameters(config)])
+
+
+def digest(value: Any) -> str:
+    """A short hash of a JSON value."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def as_json(value: Any) -> Any:
+    """A configuration value as JSON holds it: tuples become lists."""
+    return [as_json(each) for each in value] if isinstance(value, tuple | list) else value
