@@ -1,0 +1,119 @@
+"""The `headrace` command: finds the subcommand, and turns its errors into one line and an exit code."""
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from headrace.jobs.errors import UsageError
+from headrace.jobs.logs import set_up_logging, without_secrets
+from headrace.jobs.names import nearest
+from headrace.jobs.options import Parser
+
+COMMANDS = {
+    "transcribe": "recordings of speech to text",
+    "generate": "prompts to the answers of a language model",
+    "demo": "both on small real inputs with small real models",
+}
+DONE, FAILED, BAD_ARGUMENTS = 0, 1, 2
+RESUME = "run the same command again to resume"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0 done, 1 the run broke or rows failed where that counts, 2 bad arguments."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with _stopping_at_once():
+            return _run_command(arguments)
+    except SystemExit as leaving:  # argparse has answered --help or --version
+        return leaving.code if isinstance(leaving.code, int) else DONE
+    except BrokenPipeError:  # the reader of our stdout has left, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except UsageError as error:
+        _print_error(str(error))
+        return BAD_ARGUMENTS
+    except Exception as error:  # noqa: BLE001 - the last line of defence: every error gets its exit code
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    from headrace.audio import HeadraceError  # loads JAX, which `--help` need not
+
+    if isinstance(error, HeadraceError) and isinstance(error, ValueError):
+        _print_error(str(error))
+        return BAD_ARGUMENTS
+    if isinstance(error, HeadraceError):
+        _print_error(f"{error}: {RESUME}")
+        return FAILED
+    print(without_secrets("".join(traceback.format_exception(error))), file=sys.stderr)
+    _print_error(f"the run broke: {_last_line(error)}: {RESUME}")
+    return FAILED
+
+
+def _run_command(arguments: list[str]) -> int:
+    command = arguments[0] if arguments else "--help"
+    if command in COMMANDS:
+        set_up_logging()
+        return importlib.import_module(f"headrace.jobs.{command}").main(arguments[1:])
+    if command.startswith("-"):
+        _parser().parse_args(arguments or [command])
+    raise UsageError(f"unknown command {command}{nearest(command, COMMANDS)} (see headrace --help)")
+
+
+def _parser() -> Parser:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    parser = Parser(
+        prog="headrace",
+        usage="headrace COMMAND ...",
+        description="Runs Whisper and text models over whole datasets; results and metrics in Parquet.",
+        epilog="\n".join(
+            ["commands:", *lines, "", "headrace COMMAND --help lists the options of a command."]
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    version = importlib.metadata.version("headrace")
+    parser.add_argument("--version", action="version", version=f"headrace {version}")
+    return parser
+
+
+@contextmanager
+def _stopping_at_once() -> Iterator[None]:
+    """Ends the process at once at Ctrl-C or SIGTERM.
+
+    Parts are committed by rename, so there is nothing to wind down, and a KeyboardInterrupt would wait in
+    Beam for the chunks that its threads have begun.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: object) -> None:
+    show_cursor = "\x1b[?25h\n" if os.isatty(2) else ""
+    os.write(2, f"{show_cursor}stopped: {RESUME}\n".encode())
+    os._exit(128 + number)
+
+
+def _print_error(message: str) -> None:
+    print("headrace:", without_secrets(" ".join(message.split())), file=sys.stderr)
+
+
+def _last_line(error: Exception) -> str:
+    """`Type: text` of an error, or the last line of its text: Beam puts a worker's traceback there."""
+    lines = str(error).strip().splitlines()
+    return lines[-1] if len(lines) > 1 else ": ".join([type(error).__name__, *lines])

@@ -1,0 +1,19 @@
+"""`headrace transcribe`: the text of recordings of speech."""
+
+from collections.abc import Sequence
+
+from headrace.jobs.command import exit_code, read_arguments
+from headrace.jobs.display import ProgressDisplay, print_summary
+from headrace.pipelines import TranscribeConfig, run_transcribe
+
+DESCRIPTION = (
+    "Transcribe audio files, or the audio that .parquet and .jsonl tables name or hold, with Whisper."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    config, beam_args = read_arguments(argv, "transcribe", TranscribeConfig, DESCRIPTION)
+    with ProgressDisplay("audio seconds") as show:
+        summary = run_transcribe(config, beam_args, show)
+    print_summary(summary)
+    return exit_code(config, summary)

@@ -1,0 +1,95 @@
+"""The command itself: help without heavy imports, one line for bad arguments, exit codes, Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from headrace.jobs import cli
+from headrace.jobs.cli import main
+
+HEAVY = "jax", "transformers", "apache_beam", "numpy", "pyarrow", "rich"
+
+
+@pytest.mark.parametrize("argv", [["--help"], [], ["--version"]])
+def test_help_and_version_import_nothing_heavy(argv):
+    code = (
+        f"import sys; from headrace.jobs.cli import main; code = main({argv}); "
+        f"print([name for name in {HEAVY} if name in sys.modules], code, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[] 0\n"
+    assert "headrace" in done.stdout
+
+
+def test_the_module_can_be_run_like_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.jobs", "--version"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.split()[0]) == (0, "headrace")
+
+
+@pytest.mark.parametrize("command", ["generate", "transcribe", "demo"])
+def test_every_command_has_a_help(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert f"headrace {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["tanscribe"], "unknown command tanscribe: did you mean transcribe? (see headrace --help)"),
+        (["--colour"], "unrecognized arguments: --colour"),
+        (["generate"], "the following arguments are required: --output, --model"),
+        (["generate", "--output", "o", "--model", "m"], "the following arguments are required: INPUT"),
+        (["transcribe", "a", "--output", "o", "--model", "m", "--lang", "en"], "unknown option --lang"),
+        (["generate", "a", "--output", "o", "--model", "m", "--max-tokens", "0"], "max_tokens"),
+        (
+            ["generate", "a", "--output", "o", "--model", "m", "--direct_num_workers=x"],
+            "Apache Beam: argument",
+        ),
+        (["demo", "--model", "m"], "unrecognized arguments: --model m"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_exit_code_2(argv, said, capsys):
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("headrace: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_an_unforeseen_error_is_shown_in_full_and_gives_exit_code_1(monkeypatch, capsys):
+    def broken(arguments):
+        raise RuntimeError("no disk at https://h.example/x?sig=secret")
+
+    monkeypatch.setattr(cli, "_run_command", broken)
+    assert main([]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "secret" not in err
+    assert err.endswith(
+        "headrace: the run broke: RuntimeError: no disk at https://h.example/x?...: "
+        "run the same command again to resume\n"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_process_at_once_with_one_line(number):
+    code = (
+        "import sys, threading, time; from headrace.jobs import cli; "
+        "worker = threading.Thread(target=time.sleep, args=(60,)); worker.start(); "
+        "cli._run_command = lambda argv: (print('ready', flush=True), worker.join()); cli.main(['x'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.05)
+        os.kill(process.pid, number)
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == 128 + number
+    assert err == "stopped: run the same command again to resume\n"
