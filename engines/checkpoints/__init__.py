@@ -1,1 +1,7 @@
-"""."""
+"""Model specs, the files behind them, and one face for every checkpoint layout."""
+
+from headrace.engines.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from headrace.engines.checkpoints.resolve import LocalModel, resolve_model
+from headrace.engines.checkpoints.spec import DEMO_MODELS
+
+__all__ = ["DEMO_MODELS", "Checkpoint", "LocalModel", "open_checkpoint", "resolve_model"]

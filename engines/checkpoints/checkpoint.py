@@ -1,0 +1,86 @@
+"""An open checkpoint: config, tensors under Hugging Face names, tokenizer, whatever the layout."""
+
+import threading
+from collections.abc import Set
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.engines.checkpoints.contents import Contents
+from headrace.engines.checkpoints.ctranslate2 import open_ctranslate2
+from headrace.engines.checkpoints.gguf_reader import open_gguf
+from headrace.engines.checkpoints.huggingface import open_huggingface
+from headrace.engines.checkpoints.resolve import LocalModel, resolve_model
+from headrace.engines.errors import ModelError
+
+if TYPE_CHECKING:
+    import transformers
+
+_OPENERS = {"huggingface": open_huggingface, "ctranslate2": open_ctranslate2, "gguf": open_gguf}
+
+
+class Checkpoint:
+    """A model's config, weights and tokenizer, in Hugging Face's terms. Made by `open_checkpoint`."""
+
+    def __init__(self, model: LocalModel, contents: Contents) -> None:
+        self.model = model
+        self._contents = contents
+        self._tokenizer: Any = None
+        self._tokenizer_lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.model.spec!r}, {self.model.format}, {self.config.get('model_type')})"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """In the form of config.json; derived from the tensors where the layout has none."""
+        return self._contents.config
+
+    @property
+    def generation_config(self) -> dict[str, Any]:
+        """In the form of generation_config.json; {} where the checkpoint has none."""
+        return self._contents.generation_config
+
+    @property
+    def preprocessor_config(self) -> dict[str, Any]:
+        """In the form of preprocessor_config.json; {} where the checkpoint has none."""
+        return self._contents.preprocessor_config
+
+    def tensor_names(self) -> Set[str]:
+        """Names as in a Hugging Face checkpoint; a tied output projection has no name of its own."""
+        return self._contents.tensors.names()
+
+    def tensor(self, name: str) -> np.ndarray:
+        """One tensor in Hugging Face's orientation ([out, in]), in the stored precision.
+
+        float32, float16 or bfloat16 (ml_dtypes); weights that are stored in fewer bits come as float32. Read
+        when called: it may be a read-only view of the file.
+
+        Raises:
+          ModelError: there is no such tensor.
+        """
+        try:
+            return self._contents.tensors.read(name)
+        except KeyError:
+            raise ModelError(f"model {self.model.spec!r} has no tensor {name!r}") from None
+
+    def tokenizer(self) -> "transformers.PreTrainedTokenizerFast":
+        """The tokenizer, built at the first call, with chat template and special tokens where there are some.
+
+        Raises:
+          ModelError: the checkpoint has no tokenizer that can be built without running its code.
+        """
+        with self._tokenizer_lock:
+            if self._tokenizer is None:
+                self._tokenizer = self._contents.make_tokenizer()
+            return self._tokenizer
+
+
+def open_checkpoint(model: LocalModel | str) -> Checkpoint:
+    """A model's checkpoint; a spec is resolved first. Weights are mapped, not read.
+
+    Raises:
+      ModelError: one line that says what is wrong with the spec or the files.
+    """
+    local = resolve_model(model) if isinstance(model, str) else model
+    return Checkpoint(local, _OPENERS[local.format](local.path))

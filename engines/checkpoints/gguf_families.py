@@ -1,0 +1,182 @@
+"""Architectures of GGUF files: how their metadata and tensor names are those of Hugging Face."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.engines.checkpoints.gguf_rope import rope_config
+from headrace.engines.errors import ModelError
+
+_TOP_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_QK_NORM_NAMES = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+_NOT_WEIGHTS = ("rope_freqs.weight",)  # read into the config
+
+_CONFIG_KEYS = {
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "block_count": "num_hidden_layers",
+    "attention.head_count": "num_attention_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "context_length": "max_position_embeddings",
+}
+_OTHER_KEYS = (
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "vocab_size",
+    "rope.freq_base",
+    "rope.dimension_count",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.attn_factor",
+    "rope.scaling.finetuned",
+    "rope.scaling.yarn_log_multiplier",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "expert_count",
+    "expert_used_count",
+)
+_IDS = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """What differs between the architectures."""
+
+    model_type: str
+    """Hugging Face's name."""
+    architecture: str
+    """Hugging Face's class."""
+    permutes_rotary: bool = False
+    """Rows of q and k are stored in the interleaved order of llama.cpp's rotary embedding."""
+    layer_names: Mapping[str, str] = field(default_factory=lambda: _LAYER_NAMES)
+    """Names within a layer, without the layer's prefix and .weight or .bias."""
+
+
+FAMILIES = {
+    "llama": Family(model_type="llama", architecture="LlamaForCausalLM", permutes_rotary=True),
+    "qwen2": Family(model_type="qwen2", architecture="Qwen2ForCausalLM"),
+    "qwen3": Family(
+        model_type="qwen3", architecture="Qwen3ForCausalLM", layer_names=_LAYER_NAMES | _QK_NORM_NAMES
+    ),
+}
+"""By general.architecture."""
+
+
+def family_of(path: Path, metadata: dict[str, Any]) -> Family:
+    """The family of a GGUF file.
+
+    Raises:
+      ModelError: its architecture is not one of FAMILIES.
+    """
+    name = metadata.get("general.architecture")
+    if name not in FAMILIES:
+        raise ModelError(
+            f"{str(path)!r} has the architecture {name!r}: of GGUF files, "
+            f"{', '.join(sorted(FAMILIES))} can be read"
+        )
+    return FAMILIES[name]
+
+
+def gguf_config(
+    path: Path, metadata: dict[str, Any], tensors: Mapping[str, Any], family: Family
+) -> dict[str, Any]:
+    """The config.json of a GGUF file.
+
+    Raises:
+      ModelError: a key of the architecture is missing, or is not understood.
+    """
+    prefix = f"{metadata['general.architecture']}."
+    own = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
+    unknown = sorted(own.keys() - _CONFIG_KEYS.keys() - set(_OTHER_KEYS))
+    if unknown or own.get("expert_count", 0):
+        raise ModelError(
+            f"{str(path)!r} has {prefix}{(unknown or ['expert_count'])[0]}, which is not understood"
+        )
+    missing = sorted((_CONFIG_KEYS.keys() | {"token_embd.weight"}) - own.keys() - tensors.keys())
+    if missing:
+        raise ModelError(f"{str(path)!r} has no {missing[0]!r}: not a whole model")
+    config = {"model_type": family.model_type, "architectures": [family.architecture], "hidden_act": "silu"}
+    config |= {name: _number(path, prefix + key, own[key]) for key, name in _CONFIG_KEYS.items()}
+    heads = config["num_attention_heads"]
+    config["num_key_value_heads"] = _number(path, prefix, own.get("attention.head_count_kv", heads))
+    config["head_dim"] = own.get("attention.key_length", config["hidden_size"] // heads)
+    if own.get("attention.value_length", config["head_dim"]) != config["head_dim"]:
+        raise ModelError(f"{str(path)!r} has keys and values of different widths, which is not understood")
+    config["vocab_size"] = int(tensors["token_embd.weight"].shape[1])
+    config["tie_word_embeddings"] = "output.weight" not in tensors
+    config["attention_bias"] = "blk.0.attn_q.bias" in tensors
+    config["mlp_bias"] = "blk.0.ffn_down.bias" in tensors
+    config |= rope_config(path, own, tensors.get("rope_freqs.weight"), config["head_dim"])
+    for name, kind in _IDS.items():
+        value = metadata.get(f"tokenizer.ggml.{kind}_token_id")
+        if value is not None:
+            config[name] = value
+    return config
+
+
+def tensor_sources(
+    path: Path, tensors: Mapping[str, Any], config: dict[str, Any], family: Family
+) -> dict[str, tuple[str, Callable[[np.ndarray], np.ndarray] | None]]:
+    """By Hugging Face name: the stored name, and what puts its rows in Hugging Face's order.
+
+    Raises:
+      ModelError: the file holds a tensor that the family does not know.
+    """
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    found = {}
+    for stored in tensors:
+        if stored in _NOT_WEIGHTS:
+            continue
+        if stored in _TOP_NAMES:
+            found[_TOP_NAMES[stored]] = (stored, None)
+            continue
+        steps = stored.split(".")
+        if len(steps) != 4 or steps[0] != "blk" or steps[2] not in family.layer_names:
+            raise ModelError(
+                f"{str(path)!r} has a tensor {stored!r} that is no part of a {family.model_type} model"
+            )
+        _, layer, part, kind = steps
+        reorder = None
+        if family.permutes_rotary and part in heads:
+            reorder = partial(unpermute_rotary, num_heads=heads[part])
+        found[f"model.layers.{layer}.{family.layer_names[part]}.{kind}"] = (stored, reorder)
+    return found
+
+
+def unpermute_rotary(rows: np.ndarray, *, num_heads: int) -> np.ndarray:
+    """Rows of q or k in Hugging Face's order.
+
+    llama.cpp rotates neighbours, Hugging Face the two halves of a head: what the file stores as rows
+    0, h/2, 1, h/2 + 1, ... of each head (h rows) is put back to 0, 1, 2, ..., h - 1.
+    """
+    paired = rows.reshape(num_heads, -1, 2, *rows.shape[1:])
+    return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def _number(path: Path, key: str, value: Any) -> Any:
+    if isinstance(value, list):
+        if len(set(value)) == 1:
+            return value[0]
+        raise ModelError(f"{str(path)!r} has a different {key} in each layer, which is not understood")
+    return value
