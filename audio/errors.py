@@ -8,8 +8,10 @@ class HeadraceError(Exception):
 class AudioError(HeadraceError, ValueError):
     """A recording that cannot be read.
 
-    `kind` is a short machine word for counters (`not_found`, `fetch`, `empty`, `undecodable`, `raw`,
-    `archive`, `non_finite`, `shape`, `too_large`); it never contains a part of the input.
+    `kind` is a short machine word for counters; it never contains a part of the input:
+    `source` (not a path, URL, bytes, file object, array or mapping), `not_found`, `unreadable`, `fetch`,
+    `too_large`, `empty` (no samples), `undecodable`, `no_audio` (a video or image without an audio track),
+    `raw` (samples without a header), `archive`, `non_finite`, `shape`, `sampling_rate`.
     """
 
     def __init__(self, message: str, *, kind: str = "undecodable") -> None:

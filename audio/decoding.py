@@ -1,0 +1,57 @@
+"""Decodes a file by its content."""
+
+from headrace.audio.errors import AudioError
+from headrace.audio.ffmpeg import decode_ffmpeg
+from headrace.audio.recording import Recording
+from headrace.audio.samples import MonoBuffer
+from headrace.audio.sndfile import Outcome, decode_sndfile
+from headrace.audio.sniffing import HEAD_BYTES, refuse_archive, unknown_content
+from headrace.audio.streams import ByteStream
+
+TRUNCATED = "decode_truncated"
+"""The flag of a recording of which only a part could be decoded."""
+
+
+def decode(stream: ByteStream, name: str) -> Recording:
+    """The recording in the stream, decoded by libsndfile where it takes it whole, else by FFmpeg.
+
+    Raises:
+      AudioError: kinds `empty`, `archive`, `raw`, `undecodable`, `no_audio`, `non_finite`, `sampling_rate`,
+        and `unreadable` where reading failed.
+    """
+    head = stream.read_at(0, HEAD_BYTES)
+    _check_read(stream, name)
+    if not head:
+        raise AudioError(
+            f"{name}: has no bytes: it was not written, or not uploaded completely", kind="empty"
+        )
+    refuse_archive(head, name)
+    first = MonoBuffer(name)
+    found = decode_sndfile(stream, first)
+    _check_read(stream, name)
+    if found in (Outcome.COMPLETE, Outcome.CUT) and first.duration_s:
+        return first.finish(_flags(found))
+    second = MonoBuffer(name)
+    found_next = decode_ffmpeg(stream, second, name)
+    _check_read(stream, name)
+    if found is found_next is Outcome.UNKNOWN:
+        raise unknown_content(stream, name)
+    if found is Outcome.BROKEN:
+        return max(first, second, key=lambda buffer: buffer.duration_s).finish((TRUNCATED,))
+    if not second.duration_s and found_next is Outcome.BROKEN:
+        raise AudioError(
+            f"{name}: nothing of it can be decoded: it is damaged or cut off", kind="undecodable"
+        )
+    return second.finish(_flags(found_next))
+
+
+def _check_read(stream: ByteStream, name: str) -> None:
+    if stream.error is not None:
+        raise AudioError(
+            f"{name}: reading it failed ({type(stream.error).__name__}): check the disk or the connection",
+            kind="unreadable",
+        )
+
+
+def _flags(outcome: Outcome) -> tuple[str, ...]:
+    return () if outcome is Outcome.COMPLETE else (TRUNCATED,)
