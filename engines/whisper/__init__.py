@@ -1,1 +1,7 @@
-"""."""
+"""The Whisper engine: transcription of many recordings at a time."""
+
+from headrace.engines.whisper.config import TranscribeOptions, WhisperConfig
+from headrace.engines.whisper.engine import WhisperEngine
+from headrace.engines.whisper.results import Segment, Transcription, Word
+
+__all__ = ["Segment", "TranscribeOptions", "Transcription", "WhisperConfig", "WhisperEngine", "Word"]

@@ -1,0 +1,201 @@
+"""Settings of the Whisper engine: the job's, one row's, and the model's own dimensions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.audio import cut_windows
+from headrace.engines.errors import ConfigError, ModelError
+
+Timestamps = Literal["none", "segment"]
+ReturnTimestamps = bool | str | None
+Stride = float | tuple[float, float] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WhisperConfig:
+    """Settings of a Whisper engine that hold for every row, unless a call or a row says otherwise."""
+
+    batch_size: int | None = None
+    """Decoder slots, windows that are decoded side by side; None: chosen from the model's size."""
+    encoder_batch: int | None = None
+    """Windows the encoder takes at a time; None: 1 on a CPU, 8 on an accelerator."""
+    max_length: int | None = None
+    """Most tokens of a window, prompt included; None: the checkpoint's, at most its positions."""
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    """Entries that replace those of the checkpoint's generation_config.json."""
+    language: str | None = None
+    """Code or English name of the language spoken; None: detected, window by window."""
+    task: str | None = None
+    """"transcribe" or "translate" (into English); None: the checkpoint's, else "transcribe"."""
+    return_timestamps: ReturnTimestamps = None
+    """None, False, "none": text only; True, "segment": times of segments."""
+    is_multilingual: bool | None = None
+    """Replaces the checkpoint's own statement; None: from the checkpoint."""
+    dtype: str = "auto"
+    """"bfloat16", "float32", or "auto": bfloat16."""
+    chunk_length_s: float = 30.0
+    """Seconds of a window, strides included; more than both strides, at most 30."""
+    stride_length_s: Stride = None
+    """Seconds shared with the neighbour, left and right; None: a sixth of chunk_length_s each."""
+    no_speech_threshold: float = 0.6
+    """A window is empty above this no-speech probability where its mean log-probability is low too."""
+    logprob_threshold: float = -1.0
+    """Mean log-probability below which a window is not trusted."""
+    compression_ratio_threshold: float = 2.4
+    """Text that zlib shrinks more than this is taken for a loop: retried once, then flagged."""
+    retry_temperature: float = 0.4
+    """Sampling temperature of the one retry; 0: no retry."""
+    silence_dbfs: float = -70.0
+    """A window whose loudest 30 ms lie below this level is digital silence: empty text, not decoded."""
+    max_tokens_per_s: float = 25.0
+    """Most tokens a second of audio may give, 32 more allowed; a loop ends there instead of at max_length."""
+    decode_burst: int = 16
+    """Most decoder steps of one dispatch."""
+    decode_threads: int = 2
+    """Threads that decode audio beside the engine."""
+    deterministic: bool = False
+    """Fixed shapes, so that a row's text does not depend on the rows beside it."""
+    seed: int = 0
+    """Seed of sampled retries, folded with the window's number in its recording."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "encoder_batch", "max_length", "decode_burst", "decode_threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}: it must be at least 1")
+        if self.retry_temperature < 0:
+            raise ConfigError(f"retry_temperature is {self.retry_temperature}: it must not be negative")
+        if self.max_tokens_per_s <= 0:
+            raise ConfigError(f"max_tokens_per_s is {self.max_tokens_per_s}: it must be above 0")
+        TranscribeOptions(
+            task=self.task,
+            return_timestamps=self.return_timestamps,
+            chunk_length_s=self.chunk_length_s,
+            stride_length_s=self.stride_length_s,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TranscribeOptions:
+    """What one call or one row asks for; None means: as the engine's config says."""
+
+    language: str | None = None
+    """Code ("de") or English name ("german") of the language spoken."""
+    task: str | None = None
+    """"transcribe" or "translate"."""
+    return_timestamps: ReturnTimestamps = None
+    """False, "none": text only; True, "segment": times of segments."""
+    chunk_length_s: float | None = None
+    """Seconds of a window, strides included."""
+    stride_length_s: Stride = None
+    """Seconds shared with the neighbour, left and right."""
+
+    def __post_init__(self) -> None:
+        if self.task not in (None, "transcribe", "translate"):
+            raise ValueError(f"task is {self.task!r}: it must be 'transcribe' or 'translate'")
+        if self.return_timestamps is not None:
+            timestamps_mode(self.return_timestamps)
+        if self.chunk_length_s is not None:
+            cut_windows(0, self.chunk_length_s, self.stride_length_s)  # checks the two
+
+    def over(self, other: "TranscribeOptions") -> "TranscribeOptions":
+        """These options, with the gaps filled from `other`."""
+        own_chunk = self.chunk_length_s is not None
+        return TranscribeOptions(
+            language=_first(self.language, other.language),
+            task=_first(self.task, other.task),
+            return_timestamps=_first(self.return_timestamps, other.return_timestamps),
+            chunk_length_s=_first(self.chunk_length_s, other.chunk_length_s),
+            # A stride belongs to its chunk length: the default of a new chunk length is not the old stride.
+            stride_length_s=_first(self.stride_length_s, None if own_chunk else other.stride_length_s),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelDims:
+    """Dimensions of a Whisper model."""
+
+    num_mels: int
+    """Mel bands of the encoder's input, 80 or 128."""
+    num_vocab: int
+    """Rows of the token embedding."""
+    width: int
+    """Size of the residual stream."""
+    encoder_layers: int
+    """Layers of the encoder."""
+    encoder_heads: int
+    """Attention heads of the encoder."""
+    decoder_layers: int
+    """Layers of the decoder."""
+    decoder_heads: int
+    """Attention heads of the decoder."""
+    num_frames: int
+    """Positions of the encoder's output, 1500 for 30 s."""
+    max_tokens: int
+    """Positions of the decoder, 448."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "ModelDims":
+        """The dimensions in a config.json of model_type "whisper".
+
+        Raises:
+          ModelError: another model type, a missing field, or an activation other than gelu.
+        """
+        if config.get("model_type", "whisper") != "whisper":
+            raise ModelError(f"model_type is {config['model_type']!r}: the Whisper engine takes 'whisper'")
+        if config.get("activation_function", "gelu") != "gelu":
+            raise ModelError(
+                f"activation_function is {config['activation_function']!r}: only 'gelu' is known"
+            )
+        if config.get("scale_embedding", False):
+            raise ModelError("scale_embedding is true: no known Whisper model scales its embedding")
+        try:
+            return cls(
+                num_mels=int(config["num_mel_bins"]),
+                num_vocab=int(config["vocab_size"]),
+                width=int(config["d_model"]),
+                encoder_layers=int(config["encoder_layers"]),
+                encoder_heads=int(config["encoder_attention_heads"]),
+                decoder_layers=int(config["decoder_layers"]),
+                decoder_heads=int(config["decoder_attention_heads"]),
+                num_frames=int(config.get("max_source_positions", 1500)),
+                max_tokens=int(config.get("max_target_positions", 448)),
+            )
+        except KeyError as error:
+            raise ModelError(f"config.json of a Whisper model lacks {error.args[0]!r}") from None
+
+    def __post_init__(self) -> None:
+        if self.num_mels not in (80, 128):
+            raise ModelError(f"num_mel_bins is {self.num_mels}: Whisper models take 80 or 128")
+        for heads in (self.encoder_heads, self.decoder_heads):
+            if self.width % heads:
+                raise ModelError(f"d_model {self.width} is not a multiple of its {heads} attention heads")
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.decoder_heads
+
+    @property
+    def window_samples(self) -> int:
+        """Samples of the encoder's input: two mel frames of 160 samples a position."""
+        return self.num_frames * 320
+
+
+def timestamps_mode(value: ReturnTimestamps) -> Timestamps:
+    """The mode that a `return_timestamps` argument names.
+
+    Raises:
+      ValueError: an unknown mode, or "word", which is not there yet.
+    """
+    if value in (None, False, "none"):
+        return "none"
+    if value in (True, "segment"):
+        return "segment"
+    if value == "word":
+        raise ValueError("return_timestamps is 'word', which this version cannot give yet: take 'segment'")
+    raise ValueError(f"return_timestamps is {value!r}: it must be False, 'none', True or 'segment'")
+
+
+def _first(value: Any, fallback: Any) -> Any:
+    return fallback if value is None else value

@@ -1,0 +1,317 @@
+"""The token loop on the device: slots that hold one window each, and the programs that move them on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jaxtyping import Array, Bool, Float32, Int32, UInt32
+
+from headrace.audio import log_mel_batch
+from headrace.engines.whisper.config import ModelDims
+from headrace.engines.whisper.logit_rules import History, LogitRule, OnlyLanguages
+from headrace.engines.whisper.model import LayerKV, WhisperModel
+from headrace.engines.whisper.tokenizer import DETECT, SpecialTokens
+
+
+class Rows(NamedTuple):
+    """The state of every slot but its keys and values."""
+
+    tokens: Int32[Array, "B S"]
+    """Prompt, then generated tokens."""
+    position: Int32[Array, " B"]
+    """Index of the token that the decoder takes next; those before are in the cache."""
+    prompt_len: Int32[Array, " B"]
+    limit: Int32[Array, " B"]
+    """Most tokens, prompt included."""
+    finished: Bool[Array, " B"]
+    """Rows that wait for the host, empty slots among them."""
+    with_timestamps: Bool[Array, " B"]
+    last_timestamp: Int32[Array, " B"]
+    temperature: Float32[Array, " B"]
+    """0: greedy."""
+    seed: UInt32[Array, " B"]
+    """Folded into the job's key: the number of the window in its recording."""
+    sum_logprob: Float32[Array, " B"]
+    """Of the generated tokens, the end included, after the rules."""
+    no_speech_prob: Float32[Array, " B"]
+    language_prob: Float32[Array, " B"]
+    """Of the language token, among the languages; 1 where the prompt named it."""
+
+
+class Slots(NamedTuple):
+    """All of the decoder's state. It is donated to the programs that move it on."""
+
+    rows: Rows
+    caches: tuple[LayerKV, ...]
+    """Self-attention keys and values, a layer each."""
+    crosses: tuple[LayerKV, ...]
+    """Cross-attention keys and values, a layer each."""
+
+
+class Arrival(NamedTuple):
+    """Windows that enter slots, E at a time; the same window twice fills the batch up."""
+
+    waveform: Float32[Array, "E samples"]
+    slot: Int32[Array, " E"]
+    tokens: Int32[Array, "E S"]
+    prompt_len: Int32[Array, " E"]
+    limit: Int32[Array, " E"]
+    with_timestamps: Bool[Array, " E"]
+    seed: UInt32[Array, " E"]
+
+
+class Restart(NamedTuple):
+    """Slots that decode their window again; the encoder's work stays."""
+
+    chosen: Bool[Array, " B"]
+    temperature: Float32[Array, " B"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """What the programs are compiled for."""
+
+    dims: ModelDims
+    special: SpecialTokens
+    rules: Sequence[LogitRule]
+    """Applied in their order to the logits of every generated token."""
+    num_slots: int
+    max_length: int
+    """Most tokens of a row."""
+    burst: int
+    """Most steps of one dispatch."""
+    seed: int
+
+
+def empty_slots(decoding: Decoding, dtype: jnp.dtype) -> Slots:
+    """Slots that hold nothing: all rows are finished."""
+    dims, B, S = decoding.dims, decoding.num_slots, decoding.max_length
+
+    def layers(length: int) -> tuple[LayerKV, ...]:
+        shape = (B, length, dims.width)
+        return tuple(
+            LayerKV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(dims.decoder_layers)
+        )
+
+    rows = Rows(
+        tokens=jnp.zeros((B, S), jnp.int32),
+        position=jnp.zeros(B, jnp.int32),
+        prompt_len=jnp.ones(B, jnp.int32),
+        limit=jnp.zeros(B, jnp.int32),
+        finished=jnp.ones(B, bool),
+        with_timestamps=jnp.zeros(B, bool),
+        last_timestamp=jnp.full(B, -1, jnp.int32),
+        temperature=jnp.zeros(B, jnp.float32),
+        seed=jnp.zeros(B, jnp.uint32),
+        sum_logprob=jnp.zeros(B, jnp.float32),
+        no_speech_prob=jnp.zeros(B, jnp.float32),
+        language_prob=jnp.zeros(B, jnp.float32),
+    )
+    return Slots(rows=rows, caches=layers(S), crosses=layers(dims.num_frames))
+
+
+def admit(model: WhisperModel, slots: Slots, arrival: Arrival) -> Slots:
+    """The slots with new windows in them, encoded. Donates slots."""
+    mel = log_mel_batch(arrival.waveform, model.encoder.conv1.weight.shape[1] // 3)
+    new = model.decoder.keys_values(model.encoder(mel))
+    crosses = slots.crosses
+    for row in range(arrival.slot.shape[0]):
+        start = (arrival.slot[row], jnp.int32(0), jnp.int32(0))
+        crosses = jax.tree.map(
+            lambda old, fresh, row=row, start=start: lax.dynamic_update_slice(old, fresh[row][None], start),
+            crosses,
+            new,
+        )
+    return slots._replace(rows=_enter(slots.rows, arrival), crosses=crosses)
+
+
+def restart(rows: Rows, restart: Restart) -> Rows:
+    """The rows with the chosen ones back at the end of their prompt. Donates rows."""
+    chosen = restart.chosen
+    return rows._replace(
+        position=jnp.where(chosen, rows.prompt_len - 1, rows.position),
+        finished=rows.finished & ~chosen,
+        last_timestamp=jnp.where(chosen, -1, rows.last_timestamp),
+        temperature=jnp.where(chosen, restart.temperature, rows.temperature),
+        sum_logprob=jnp.where(chosen, 0.0, rows.sum_logprob),
+    )
+
+
+def decode_burst(
+    model: WhisperModel, slots: Slots, min_active: Int32[Array, ""], decoding: Decoding
+) -> Slots:
+    """The slots after some steps: the burst's, or fewer, once less than min_active rows go on.
+
+    Donates slots.
+    """
+
+    def unfinished(carry: tuple[Int32[Array, ""], Slots]) -> Bool[Array, ""]:
+        step, slots = carry
+        active = jnp.sum(~slots.rows.finished, dtype=jnp.int32)
+        return (step < decoding.burst) & (active >= jnp.maximum(min_active, 1))
+
+    def advance(carry: tuple[Int32[Array, ""], Slots]) -> tuple[Int32[Array, ""], Slots]:
+        step, slots = carry
+        return step + 1, decode_step(model, slots, decoding)
+
+    return lax.while_loop(unfinished, advance, (jnp.int32(0), slots))[1]
+
+
+def decode_step(model: WhisperModel, slots: Slots, decoding: Decoding) -> Slots:
+    """The slots one token later; finished rows stay as they are."""
+    rows = slots.rows
+    token = _at(rows.tokens, rows.position)
+    logits, caches = model.decoder.step(token, rows.position, slots.caches, slots.crosses)
+    at_sot = (token == decoding.special.sot) & (rows.position < rows.prompt_len) & ~rows.finished
+    rows = lax.cond(
+        jnp.any(at_sot),
+        lambda rows: _read_sot(logits, rows, at_sot, decoding.special),
+        lambda rows: rows,
+        rows,
+    )
+    sampled, logprob = _sample(logits, rows, decoding)
+    return Slots(rows=_append(rows, sampled, logprob, decoding.special), caches=caches, crosses=slots.crosses)
+
+
+def programs(model: WhisperModel, decoding: Decoding) -> "Programs":
+    """The jitted programs, over the model's parameters as a plain pytree."""
+    graph, params = nnx.split(model)
+
+    def admit_program(params: nnx.State, slots: Slots, arrival: Arrival) -> Slots:
+        return admit(nnx.merge(graph, params), slots, arrival)
+
+    def burst_program(params: nnx.State, slots: Slots, min_active: Int32[Array, ""]) -> Slots:
+        return decode_burst(nnx.merge(graph, params), slots, min_active, decoding)
+
+    return Programs(
+        params=params,
+        admit=jax.jit(admit_program, donate_argnums=1),
+        burst=jax.jit(burst_program, donate_argnums=1),
+        restart=jax.jit(restart, donate_argnums=0),
+    )
+
+
+class Programs(NamedTuple):
+    params: nnx.State
+    admit: Callable
+    burst: Callable
+    restart: Callable
+
+
+def _enter(rows: Rows, arrival: Arrival) -> Rows:
+    slot = arrival.slot
+
+    def put(old: Array, new: Array | float | int | bool) -> Array:
+        return old.at[slot].set(new)
+
+    return Rows(
+        tokens=put(rows.tokens, arrival.tokens),
+        position=put(rows.position, 0),
+        prompt_len=put(rows.prompt_len, arrival.prompt_len),
+        limit=put(rows.limit, arrival.limit),
+        finished=put(rows.finished, False),
+        with_timestamps=put(rows.with_timestamps, arrival.with_timestamps),
+        last_timestamp=put(rows.last_timestamp, -1),
+        temperature=put(rows.temperature, 0.0),
+        seed=put(rows.seed, arrival.seed),
+        sum_logprob=put(rows.sum_logprob, 0.0),
+        no_speech_prob=put(rows.no_speech_prob, 0.0),
+        language_prob=put(rows.language_prob, 1.0),
+    )
+
+
+def _read_sot(
+    logits: Float32[Array, "B V"], rows: Rows, at_sot: Bool[Array, " B"], special: SpecialTokens
+) -> Rows:
+    """What the raw logits at <|startoftranscript|> say: whether there is speech, and the language."""
+    no_speech = jax.nn.softmax(logits, axis=-1)[:, special.no_speech]
+    rows = rows._replace(no_speech_prob=jnp.where(at_sot, no_speech, rows.no_speech_prob))
+    if not special.is_multilingual:
+        return rows
+    only = OnlyLanguages(tuple(special.languages.values()))
+    masked = only(logits, _history(rows, special))
+    best = jnp.argmax(masked, axis=-1).astype(jnp.int32)
+    probability = jnp.max(jax.nn.softmax(masked, axis=-1), axis=-1)
+    detect = at_sot & (_at(rows.tokens, rows.position + 1) == DETECT)
+    return rows._replace(
+        tokens=_put(rows.tokens, rows.position + 1, best, detect),
+        language_prob=jnp.where(detect, probability, rows.language_prob),
+    )
+
+
+def _sample(
+    logits: Float32[Array, "B V"], rows: Rows, decoding: Decoding
+) -> tuple[Int32[Array, " B"], Float32[Array, " B"]]:
+    """The next token of every row and its log-probability after the rules."""
+    history = _history(rows, decoding.special)
+    for rule in decoding.rules:
+        logits = rule(logits, history)
+    hot = rows.temperature > 0
+
+    def sampled(logits: Float32[Array, "B V"]) -> Int32[Array, " B"]:
+        noise = jax.vmap(_gumbel, in_axes=(0, 0, None, None))(
+            rows.seed, history.num_generated, decoding.seed, logits.shape[1]
+        )
+        noisy = logits / jnp.where(hot, rows.temperature, 1.0)[:, None] + noise
+        return jnp.argmax(jnp.where(hot[:, None], noisy, logits), axis=-1).astype(jnp.int32)
+
+    def greedy(logits: Float32[Array, "B V"]) -> Int32[Array, " B"]:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+    token = lax.cond(jnp.any(hot & ~rows.finished), sampled, greedy, logits)
+    return token, _at(logits, token) - jax.nn.logsumexp(logits, axis=-1)
+
+
+def _gumbel(
+    seed: UInt32[Array, ""], index: Int32[Array, ""], job_seed: int, size: int
+) -> Float32[Array, " V"]:
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(job_seed), seed), index)
+    return jax.random.gumbel(key, (size,), jnp.float32)
+
+
+def _append(
+    rows: Rows, sampled: Int32[Array, " B"], logprob: Float32[Array, " B"], special: SpecialTokens
+) -> Rows:
+    """The rows with one more token each: the prompt's where it goes on, else the sampled one."""
+    active = ~rows.finished
+    generates = rows.position + 1 >= rows.prompt_len
+    token = jnp.where(generates, sampled, _at(rows.tokens, rows.position + 1))
+    is_timestamp = (token >= special.timestamp_begin) & (token < special.timestamp_end)
+    ended = generates & ((token == special.eot) | (rows.position + 2 >= rows.limit))
+    return rows._replace(
+        tokens=_put(rows.tokens, rows.position + 1, token, active),
+        position=jnp.where(active, rows.position + 1, rows.position),
+        finished=rows.finished | ended,
+        last_timestamp=jnp.where(active & generates & is_timestamp, token, rows.last_timestamp),
+        sum_logprob=rows.sum_logprob + jnp.where(active & generates, logprob, 0.0),
+    )
+
+
+def _history(rows: Rows, special: SpecialTokens) -> History:
+    return History(
+        num_generated=jnp.maximum(rows.position + 1 - rows.prompt_len, 0),
+        last=_at(rows.tokens, rows.position),
+        second_last=_at(rows.tokens, jnp.maximum(rows.position - 1, 0)),
+        last_timestamp=rows.last_timestamp,
+        with_timestamps=rows.with_timestamps,
+    )
+
+
+def _at(table: Array, column: Int32[Array, " B"]) -> Array:
+    """One entry a row of a [B, S] table; a column past the end reads the last."""
+    return jnp.take_along_axis(table, column[:, None], axis=1, mode="clip")[:, 0]
+
+
+def _put(
+    table: Int32[Array, "B S"],
+    column: Int32[Array, " B"],
+    value: Int32[Array, " B"],
+    chosen: Bool[Array, " B"],
+) -> Int32[Array, "B S"]:
+    """The table with one entry of each chosen row replaced."""
+    rows = jnp.arange(table.shape[0], dtype=jnp.int32)
+    return table.at[rows, jnp.where(chosen, column, table.shape[1])].set(value, mode="drop")

@@ -1,0 +1,119 @@
+"""A Whisper engine's parts from a checkpoint and a config."""
+
+import logging
+from dataclasses import dataclass
+
+import jax
+
+from headrace.engines.checkpoints import Checkpoint
+from headrace.engines.errors import ConfigError
+from headrace.engines.precision import resolve_dtype
+from headrace.engines.whisper.config import ModelDims, TranscribeOptions, WhisperConfig
+from headrace.engines.whisper.decode import Decoding
+from headrace.engines.whisper.logit_rules import decoding_rules
+from headrace.engines.whisper.model import WhisperModel
+from headrace.engines.whisper.options import default_options, resolve
+from headrace.engines.whisper.runner import Runner
+from headrace.engines.whisper.tokenizer import WhisperTokenizer, special_tokens
+from headrace.engines.whisper.weights import Weights, slot_bytes
+
+logger = logging.getLogger(__name__)
+
+MAX_SLOTS = 32
+"""Slots of a small model; more do not make a CPU faster."""
+SLOTS_BYTES = 4 << 30
+"""Memory that the slots of a large model may take."""
+DETERMINISTIC_SLOTS = 16
+"""Slots in deterministic mode, whatever batch_size says: a row's text depends on the shape."""
+MULTILINGUAL_VOCAB = 51_865
+"""Smallest vocabulary of a multilingual model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """What the engine is made of."""
+
+    model: WhisperModel
+    tokenizer: WhisperTokenizer
+    decoding: Decoding
+    defaults: TranscribeOptions
+    config: WhisperConfig
+
+    def runner(self) -> Runner:
+        """The slots and the compiled programs."""
+        return Runner(
+            self.model,
+            self.decoding,
+            encoder_batch=self.config.encoder_batch or _encoder_batch(),
+            max_tokens_per_s=self.config.max_tokens_per_s,
+        )
+
+
+def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
+    """Reads weights, special tokens and defaults.
+
+    Raises:
+      ModelError: the checkpoint is not a whole Whisper model.
+      ConfigError: the config does not fit the model.
+    """
+    dims = ModelDims.of(checkpoint.config)
+    generation = {**checkpoint.generation_config, **config.generation_config}
+    tokenizer = checkpoint.tokenizer()
+    is_multilingual = config.is_multilingual
+    if is_multilingual is None:
+        is_multilingual = generation.get("is_multilingual", dims.num_vocab >= MULTILINGUAL_VOCAB)
+    special = special_tokens(generation, tokenizer.get_added_vocab(), is_multilingual=bool(is_multilingual))
+    defaults = default_options(config, generation)
+    try:
+        resolve(defaults, special)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    _warn_of_translation(dims, defaults)
+    dtype = resolve_dtype(config.dtype)
+    decoding = Decoding(
+        dims=dims,
+        special=special,
+        rules=decoding_rules(
+            special,
+            generation.get("suppress_tokens") or (),
+            generation.get("begin_suppress_tokens") or (),
+        ),
+        num_slots=_num_slots(config, slot_bytes(dims, dtype)),
+        max_length=_max_length(config, generation.get("max_length"), dims),
+        burst=config.decode_burst,
+        seed=config.seed,
+    )
+    model = WhisperModel(Weights(checkpoint, dims, dtype), dims)
+    return LoadedModel(
+        model=model,
+        tokenizer=WhisperTokenizer(tokenizer, special),
+        decoding=decoding,
+        defaults=defaults,
+        config=config,
+    )
+
+
+def _num_slots(config: WhisperConfig, bytes_each: int) -> int:
+    if config.deterministic:
+        return DETERMINISTIC_SLOTS
+    return config.batch_size or max(2, min(MAX_SLOTS, SLOTS_BYTES // bytes_each))
+
+
+def _encoder_batch() -> int:
+    return 1 if jax.default_backend() == "cpu" else 8
+
+
+def _max_length(config: WhisperConfig, checkpoint_length: int | None, dims: ModelDims) -> int:
+    if config.max_length is not None and config.max_length > dims.max_tokens:
+        raise ConfigError(f"max_length is {config.max_length}, the model has {dims.max_tokens} positions")
+    return min(config.max_length or checkpoint_length or dims.max_tokens, dims.max_tokens)
+
+
+def _warn_of_translation(dims: ModelDims, defaults: TranscribeOptions) -> None:
+    if defaults.task == "translate" and dims.decoder_layers < dims.encoder_layers:
+        logger.warning(
+            "task is translate, but models with a cut decoder (turbo, distil) were not trained to translate: "
+            "decoder layers: %d, encoder layers: %d",
+            dims.decoder_layers,
+            dims.encoder_layers,
+        )

@@ -1,0 +1,155 @@
+"""From the texts of a recording's windows to its segments."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from headrace.audio import SAMPLE_RATE, Window
+from headrace.engines.whisper.merge import Overlap, TimedWord, find_seam
+from headrace.engines.whisper.quality import Attempt
+from headrace.engines.whisper.results import Segment
+from headrace.engines.whisper.tokenizer import UNSPACED_LANGUAGES, WhisperTokenizer
+
+TOLERANCE_S = 2.0
+"""How far two windows' estimates of a word's time may differ where there are timestamps."""
+
+
+class WindowText(NamedTuple):
+    """A window of a recording and what was decoded from it; None for silence."""
+
+    window: Window
+    attempt: Attempt | None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one window says between two timestamps."""
+
+    start_s: float
+    end_s: float
+    words: tuple[TimedWord, ...]
+    attempt: Attempt
+    opening: tuple[int, ...] = ()
+    """The timestamp token that it starts with, if there is one."""
+    closing: tuple[int, ...] = ()
+    """The timestamp token that it ends with, if there is one."""
+
+
+def segments_of(texts: Sequence[WindowText], tokenizer: WhisperTokenizer) -> tuple[Segment, ...]:
+    """Segments of a recording in the order of time, overlaps merged, no end past the recording's."""
+    merged: list[Piece] = []
+    for i, (window, attempt) in enumerate(texts):
+        if attempt is None:
+            continue
+        new = _pieces(window, attempt, tokenizer)
+        overlap = _overlap(texts[i - 1].window, window, attempt, tokenizer) if i else None
+        merged = merged + new if overlap is None else _join(merged, new, overlap)
+    return tuple(_segment(piece, tokenizer) for piece in _in_order(merged) if piece.words)
+
+
+def text_of(segments: Sequence[Segment], language: str | None) -> str:
+    """The segments' texts as one, with single spaces between them where the language has spaces."""
+    glue = "" if language in UNSPACED_LANGUAGES else " "
+    return glue.join(text for segment in segments if (text := segment.text.strip()))
+
+
+def _pieces(window: Window, attempt: Attempt, tokenizer: WhisperTokenizer) -> list[Piece]:
+    """The window's text between its timestamps, in seconds of the recording."""
+    special = tokenizer.special
+    offset_s, length_s = window.start / SAMPLE_RATE, (window.stop - window.start) / SAMPLE_RATE
+    pieces: list[Piece] = []
+    start_s, opening, text = 0.0, (), []
+    for token in (*attempt.token_ids, None):
+        if token is not None and not special.is_timestamp(token):
+            text.append(token)
+            continue
+        now_s = length_s if token is None else min(special.seconds(token), length_s)
+        mark = () if token is None else (token,)
+        if any(special.is_text(token) for token in text):
+            start, end = offset_s + start_s, offset_s + max(now_s, start_s)
+            words = _timed(tokenizer.words(text, attempt.language), start, end)
+            pieces.append(Piece(start, end, words, attempt, opening, mark))
+            mark = ()
+        start_s, opening, text = now_s, mark, []
+    return pieces
+
+
+def _timed(
+    words: Sequence[tuple[str, tuple[int, ...]]], start_s: float, end_s: float
+) -> tuple[TimedWord, ...]:
+    """Words with times by their share of the characters."""
+    total = sum(len(text) for text, _ in words)
+    timed, before = [], 0
+    for text, ids in words:
+        middle = (before + len(text) / 2) / max(total, 1)
+        timed.append(TimedWord(text, ids, start_s + (end_s - start_s) * middle))
+        before += len(text)
+    return tuple(timed)
+
+
+def _overlap(left: Window, right: Window, attempt: Attempt, tokenizer: WhisperTokenizer) -> Overlap | None:
+    """What two neighbouring windows share; None where they do not touch."""
+    start_s, stop_s = right.start / SAMPLE_RATE, left.stop / SAMPLE_RATE
+    if stop_s <= start_s:
+        return None
+    has_times = any(tokenizer.special.is_timestamp(token) for token in attempt.token_ids)
+    tolerance_s = TOLERANCE_S if has_times else max(TOLERANCE_S, stop_s - start_s)
+    return Overlap(start_s, stop_s, (right.start + right.stride_left) / SAMPLE_RATE, tolerance_s)
+
+
+def _join(left: list[Piece], right: list[Piece], overlap: Overlap) -> list[Piece]:
+    """The pieces of both, without the words that the seam gives to the other side."""
+    left_words = [word for piece in left for word in piece.words]
+    right_words = [word for piece in right for word in piece.words]
+    seam = find_seam(left_words, right_words, overlap)
+    return _first_words(left, seam.keep_left) + _without_first_words(right, seam.skip_right)
+
+
+def _first_words(pieces: list[Piece], count: int) -> list[Piece]:
+    kept = []
+    for piece in pieces:
+        if count >= len(piece.words):
+            kept.append(piece)
+        elif count > 0:
+            end_s = (piece.words[count - 1].time_s + piece.words[count].time_s) / 2
+            kept.append(replace(piece, words=piece.words[:count], end_s=end_s, closing=()))
+        count -= len(piece.words)
+    return kept
+
+
+def _without_first_words(pieces: list[Piece], count: int) -> list[Piece]:
+    kept = []
+    for piece in pieces:
+        if count <= 0:
+            kept.append(piece)
+        elif count < len(piece.words):
+            start_s = (piece.words[count - 1].time_s + piece.words[count].time_s) / 2
+            kept.append(replace(piece, words=piece.words[count:], start_s=start_s, opening=()))
+        count -= len(piece.words)
+    return kept
+
+
+def _in_order(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces with times that do not go back over a seam."""
+    ordered: list[Piece] = []
+    reached_s = 0.0
+    for piece in pieces:
+        start_s = max(piece.start_s, reached_s)
+        reached_s = max(piece.end_s, start_s)
+        ordered.append(replace(piece, start_s=start_s, end_s=reached_s))
+    return ordered
+
+
+def _segment(piece: Piece, tokenizer: WhisperTokenizer) -> Segment:
+    ids = tuple(token for word in piece.words for token in word.token_ids)
+    attempt = piece.attempt
+    return Segment(
+        start_s=round(piece.start_s, 3),
+        end_s=round(piece.end_s, 3),
+        text=tokenizer.text(ids),
+        avg_logprob=attempt.avg_logprob,
+        no_speech_prob=attempt.no_speech_prob,
+        compression_ratio=attempt.compression_ratio,
+        temperature=attempt.temperature,
+        token_ids=piece.opening + ids + piece.closing,
+    )

@@ -1,0 +1,214 @@
+"""Whisper's encoder and decoder (Radford et al. 2022, arXiv:2212.04356) as Flax NNX modules.
+
+Weights and activations have the model's dtype, bfloat16 or float32; products, normalisation, softmax and
+the residual stream are float32.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jaxtyping import Array, Float, Float32, Int32
+
+from headrace.engines.whisper.attention import decode_attention, encoder_attention
+from headrace.engines.whisper.config import ModelDims
+from headrace.engines.whisper.weights import Weights
+
+
+class LayerKV(NamedTuple):
+    """Keys and values of one layer, heads side by side in the last axis."""
+
+    k: Float[Array, "B S D"]
+    v: Float[Array, "B S D"]
+
+
+class Linear(nnx.Module):
+    """A product with float32 sums, and a bias."""
+
+    def __init__(self, weight: Float[Array, "out in"], bias: Float32[Array, " out"] | None = None) -> None:
+        self.weight = nnx.Param(weight)
+        self.bias = None if bias is None else nnx.Param(bias)
+
+    def __call__(self, x: Float[Array, "*rows in"]) -> Float32[Array, "*rows out"]:
+        weight = self.weight[...]
+        contract = (((x.ndim - 1,), (1,)), ((), ()))
+        y = lax.dot_general(x.astype(weight.dtype), weight, contract, preferred_element_type=jnp.float32)
+        if self.bias is None:
+            return y
+        return y + jnp.expand_dims(self.bias[...], tuple(range(y.ndim - 1)))
+
+
+class LayerNorm(nnx.Module):
+    """Normalisation over the last axis, in float32."""
+
+    def __init__(self, scale: Float32[Array, " D"], bias: Float32[Array, " D"]) -> None:
+        self.scale, self.bias = nnx.Param(scale), nnx.Param(bias)
+
+    def __call__(self, x: Float32[Array, "*rows D"]) -> Float32[Array, "*rows D"]:
+        lead = tuple(range(x.ndim - 1))
+        centred = x - jnp.mean(x, axis=-1, keepdims=True)
+        spread = lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-5)
+        return centred * spread * jnp.expand_dims(self.scale[...], lead) + jnp.expand_dims(
+            self.bias[...], lead
+        )
+
+
+class FeedForward(nnx.Module):
+    def __init__(self, weights: Weights, name: str) -> None:
+        self.norm = LayerNorm(*weights.norm(f"{name}.final_layer_norm"))
+        self.up = Linear(*weights.linear(f"{name}.fc1"))
+        self.down = Linear(*weights.linear(f"{name}.fc2"))
+        self.dtype = weights.dtype
+
+    def __call__(self, x: Float32[Array, "*rows D"]) -> Float32[Array, "*rows D"]:
+        hidden = jax.nn.gelu(self.up(self.norm(x)), approximate=False)
+        return x + self.down(hidden.astype(self.dtype))
+
+
+class SelfAttention(nnx.Module):
+    """Projections of an attention whose queries, keys and values come from the same rows."""
+
+    def __init__(self, weights: Weights, name: str, num_heads: int) -> None:
+        self.norm = LayerNorm(*weights.norm(f"{name}.self_attn_layer_norm"))
+        self.qkv = Linear(*weights.fused([f"{name}.self_attn.{part}_proj" for part in "qkv"], num_heads))
+        self.out = Linear(*weights.linear(f"{name}.self_attn.out_proj"))
+        self.dtype = weights.dtype
+
+    def project(self, x: Float32[Array, "*rows D"]) -> list[Float[Array, "*rows D"]]:
+        """Queries (scaled), keys and values."""
+        return jnp.split(self.qkv(self.norm(x)).astype(self.dtype), 3, axis=-1)
+
+
+class CrossAttention(nnx.Module):
+    """Projections of the attention from decoder rows to encoder frames."""
+
+    def __init__(self, weights: Weights, name: str, num_heads: int) -> None:
+        self.norm = LayerNorm(*weights.norm(f"{name}.encoder_attn_layer_norm"))
+        self.q = Linear(*weights.fused([f"{name}.encoder_attn.q_proj"], num_heads))
+        self.kv = Linear(*weights.fused([f"{name}.encoder_attn.{part}_proj" for part in "kv"]))
+        self.out = Linear(*weights.linear(f"{name}.encoder_attn.out_proj"))
+        self.dtype = weights.dtype
+
+    def query(self, x: Float32[Array, "B D"]) -> Float[Array, "B D"]:
+        return self.q(self.norm(x)).astype(self.dtype)
+
+    def keys_values(self, frames: Float[Array, "B F D"]) -> LayerKV:
+        return LayerKV(*jnp.split(self.kv(frames).astype(self.dtype), 2, axis=-1))
+
+
+class EncoderLayer(nnx.Module):
+    def __init__(self, weights: Weights, name: str, num_heads: int) -> None:
+        self.attention = SelfAttention(weights, name, num_heads)
+        self.feed_forward = FeedForward(weights, name)
+        self.num_heads = num_heads
+
+    def __call__(self, x: Float32[Array, "B F D"]) -> Float32[Array, "B F D"]:
+        q, k, v = self.attention.project(x)
+        x = x + self.attention.out(encoder_attention(q, k, v, self.num_heads))
+        return self.feed_forward(x)
+
+
+class Encoder(nnx.Module):
+    """Frames of a window from its log-mel spectrogram."""
+
+    def __init__(self, weights: Weights, dims: ModelDims) -> None:
+        self.conv1 = Linear(*weights.convolution("encoder.conv1"))
+        self.conv2 = Linear(*weights.convolution("encoder.conv2"))
+        self.positions = nnx.Param(weights.array("encoder.embed_positions.weight", jnp.float32))
+        self.layers = nnx.List(
+            EncoderLayer(weights, f"encoder.layers.{i}", dims.encoder_heads)
+            for i in range(dims.encoder_layers)
+        )
+        self.norm = LayerNorm(*weights.norm("encoder.layer_norm"))
+        self.dtype = weights.dtype
+
+    def __call__(self, log_mel: Float32[Array, "B mels T"]) -> Float[Array, "B F D"]:
+        x = jnp.swapaxes(log_mel, 1, 2).astype(self.dtype)
+        x = jax.nn.gelu(self.conv1(_neighbours(x)), approximate=False).astype(self.dtype)
+        x = jax.nn.gelu(self.conv2(_neighbours_of_even(x)), approximate=False)
+        x = x + self.positions[...][None]
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x).astype(self.dtype)
+
+
+class DecoderLayer(nnx.Module):
+    def __init__(self, weights: Weights, name: str, num_heads: int) -> None:
+        self.attention = SelfAttention(weights, name, num_heads)
+        self.cross = CrossAttention(weights, name, num_heads)
+        self.feed_forward = FeedForward(weights, name)
+        self.num_heads = num_heads
+
+    def step(
+        self, x: Float32[Array, "B D"], position: Int32[Array, " B"], cache: LayerKV, cross: LayerKV
+    ) -> tuple[Float32[Array, "B D"], LayerKV]:
+        """One token a row: its new hidden state, and the cache with the token's keys and values."""
+        rows = jnp.arange(x.shape[0], dtype=jnp.int32)
+        q, k, v = self.attention.project(x)
+        cache = LayerKV(cache.k.at[rows, position].set(k), cache.v.at[rows, position].set(v))
+        seen = jnp.arange(cache.k.shape[1], dtype=jnp.int32)[None] <= position[:, None]
+        x = x + self.attention.out(decode_attention(q, cache.k, cache.v, self.num_heads, seen))
+        x = x + self.cross.out(decode_attention(self.cross.query(x), cross.k, cross.v, self.num_heads))
+        return self.feed_forward(x), cache
+
+
+class Decoder(nnx.Module):
+    """Logits of the next token, one token a row at a time."""
+
+    def __init__(self, weights: Weights, dims: ModelDims) -> None:
+        self.embedding = nnx.Param(weights.array("decoder.embed_tokens.weight"))
+        self.positions = nnx.Param(weights.array("decoder.embed_positions.weight", jnp.float32))
+        self.layers = nnx.List(
+            DecoderLayer(weights, f"decoder.layers.{i}", dims.decoder_heads)
+            for i in range(dims.decoder_layers)
+        )
+        self.norm = LayerNorm(*weights.norm("decoder.layer_norm"))
+        self.dtype = weights.dtype
+
+    def keys_values(self, frames: Float[Array, "B F D"]) -> tuple[LayerKV, ...]:
+        """Cross-attention keys and values of every layer, computed once a window."""
+        return tuple(layer.cross.keys_values(frames) for layer in self.layers)
+
+    def step(
+        self,
+        token: Int32[Array, " B"],
+        position: Int32[Array, " B"],
+        caches: tuple[LayerKV, ...],
+        crosses: tuple[LayerKV, ...],
+    ) -> tuple[Float32[Array, "B V"], tuple[LayerKV, ...]]:
+        """Logits after one more token a row, and the caches with it."""
+        x = self.embedding[...][token].astype(jnp.float32) + self.positions[...][position]
+        new_caches = []
+        for layer, cache, cross in zip(self.layers, caches, crosses, strict=True):
+            x, cache = layer.step(x, position, cache, cross)
+            new_caches.append(cache)
+        hidden = self.norm(x).astype(self.dtype)
+        logits = lax.dot_general(
+            hidden, self.embedding[...], (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+        )
+        return logits, tuple(new_caches)
+
+
+class WhisperModel(nnx.Module):
+    """Both halves of a Whisper model."""
+
+    def __init__(self, weights: Weights, dims: ModelDims) -> None:
+        self.encoder = Encoder(weights, dims)
+        self.decoder = Decoder(weights, dims)
+
+
+def _neighbours(x: Float[Array, "B T C"]) -> Float[Array, "B T C3"]:
+    """Every frame with the one before and the one after: a convolution of width 3 as a product."""
+    padded = jnp.pad(x, ((0, 0), (1, 1), (0, 0)))
+    return jnp.concatenate([padded[:, :-2], x, padded[:, 2:]], axis=-1)
+
+
+def _neighbours_of_even(x: Float[Array, "B T C"]) -> Float[Array, "B F C3"]:
+    """As `_neighbours`, for the even frames only: a convolution of width 3 and stride 2."""
+    B, T, C = x.shape
+    pairs = x.reshape(B, T // 2, 2, C)
+    even, odd = pairs[:, :, 0], pairs[:, :, 1]
+    before = jnp.pad(odd, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+    return jnp.concatenate([before, even, odd], axis=-1)

@@ -1,0 +1,183 @@
+"""Moves the decoder's slots on the device: admits windows, runs bursts, reads back what has finished."""
+
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headrace.engines.whisper.decode import (
+    Arrival,
+    Decoding,
+    Restart,
+    Rows,
+    Slots,
+    empty_slots,
+    programs,
+)
+from headrace.engines.whisper.model import WhisperModel
+
+logger = logging.getLogger(__name__)
+
+SPARE_TOKENS = 32
+"""Tokens that a window may have beside those that its seconds allow."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A window that enters a slot."""
+
+    slot: int
+    """Which slot."""
+    waveform: np.ndarray
+    """float32 samples at 16 kHz, at most a window's."""
+    prompt: tuple[int, ...]
+    """Tokens to start with."""
+    with_timestamps: bool
+    """Whether the timestamp rules hold."""
+    number: int
+    """Number of the window in its recording: the seed of a sampled retry."""
+
+
+class Finished(NamedTuple):
+    """What a slot's row came to."""
+
+    slot: int
+    token_ids: tuple[int, ...]
+    """Generated tokens without the end token."""
+    num_tokens: int
+    """Generated tokens with the end token."""
+    ended: bool
+    """False where the limit ended the row."""
+    sum_logprob: float
+    no_speech_prob: float
+    language_token: int
+    """The prompt's second token."""
+    language_prob: float
+    temperature: float
+
+
+class Runner:
+    """Owns the slots and the compiled programs; one dispatch reads back once."""
+
+    def __init__(
+        self, model: WhisperModel, decoding: Decoding, *, encoder_batch: int, max_tokens_per_s: float
+    ) -> None:
+        self.encoder_batch = encoder_batch
+        self.counters: dict[str, float] = dict.fromkeys(("dispatches", "compiles", "encoder_padding"), 0.0)
+        self._decoding = decoding
+        self._max_tokens_per_s = max_tokens_per_s
+        self._slots = empty_slots(decoding, model.decoder.dtype)
+        self._restarts: dict[int, float] = {}
+        self._active: set[int] = set()
+        self._compile(model)
+
+    @property
+    def num_slots(self) -> int:
+        return self._decoding.num_slots
+
+    def admit(self, jobs: Sequence[Job]) -> None:
+        """Encodes at most `encoder_batch` windows into their slots."""
+        filled = [*jobs, *[jobs[-1]] * (self.encoder_batch - len(jobs))]
+        self.counters["encoder_padding"] += len(filled) - len(jobs)
+        self.counters["dispatches"] += 1
+        self._slots = self._admit(self._params, self._slots, self._arrival(filled))
+        self._active.update(job.slot for job in jobs)
+
+    def restart(self, slot: int, temperature: float) -> None:
+        """Decodes a slot's window again, from the next burst on."""
+        self._restarts[slot] = temperature
+        self._active.add(slot)
+
+    def stop(self, slot: int) -> None:
+        """Forgets a slot's row; it may run on until a new one takes its place."""
+        self._restarts.pop(slot, None)
+        self._active.discard(slot)
+
+    def decode(self, *, can_refill: bool) -> list[Finished]:
+        """One burst, and the rows that have finished.
+
+        With `can_refill` the burst ends as soon as an eighth of the slots are free for windows that wait.
+        """
+        if self._restarts:
+            self._dispatch_restarts()
+        spare = max(1, self.num_slots // 8) if can_refill else self.num_slots
+        min_active = max(1, len(self._active) - spare + 1)
+        self._slots = self._burst(self._params, self._slots, jnp.int32(min_active))
+        self.counters["dispatches"] += 1
+        rows = jax.device_get(self._slots.rows)
+        finished = [slot for slot in sorted(self._active) if rows.finished[slot]]
+        self._active.difference_update(finished)
+        return [self._read(rows, slot) for slot in finished]
+
+    def _dispatch_restarts(self) -> None:
+        chosen = np.zeros(self.num_slots, bool)
+        temperature = np.zeros(self.num_slots, np.float32)
+        for slot, value in self._restarts.items():
+            chosen[slot], temperature[slot] = True, value
+        self._restarts.clear()
+        rows = self._restart(self._slots.rows, Restart(jnp.asarray(chosen), jnp.asarray(temperature)))
+        self._slots = self._slots._replace(rows=rows)
+        self.counters["dispatches"] += 1
+
+    def _arrival(self, jobs: Sequence[Job]) -> Arrival:
+        dims = self._decoding.dims
+        waveform = np.zeros((len(jobs), dims.window_samples), np.float32)
+        tokens = np.zeros((len(jobs), self._decoding.max_length), np.int32)
+        for row, job in enumerate(jobs):
+            waveform[row, : len(job.waveform)] = job.waveform
+            tokens[row, : len(job.prompt)] = job.prompt
+        return Arrival(
+            waveform=jnp.asarray(waveform),
+            slot=jnp.array([job.slot for job in jobs], jnp.int32),
+            tokens=jnp.asarray(tokens),
+            prompt_len=jnp.array([len(job.prompt) for job in jobs], jnp.int32),
+            limit=jnp.array([self._limit(job) for job in jobs], jnp.int32),
+            with_timestamps=jnp.array([job.with_timestamps for job in jobs], bool),
+            seed=jnp.array([job.number for job in jobs], jnp.uint32),
+        )
+
+    def _limit(self, job: Job) -> int:
+        seconds = len(job.waveform) / 16_000
+        allowed = len(job.prompt) + SPARE_TOKENS + int(seconds * self._max_tokens_per_s)
+        return min(allowed, self._decoding.max_length)
+
+    def _read(self, rows: Rows, slot: int) -> Finished:
+        prompt_len, end = int(rows.prompt_len[slot]), int(rows.position[slot]) + 1
+        generated = [int(token) for token in rows.tokens[slot, prompt_len:end]]
+        ended = bool(generated) and generated[-1] == self._decoding.special.eot
+        return Finished(
+            slot=slot,
+            token_ids=tuple(generated[:-1] if ended else generated),
+            num_tokens=len(generated),
+            ended=ended,
+            sum_logprob=float(rows.sum_logprob[slot]),
+            no_speech_prob=float(rows.no_speech_prob[slot]),
+            language_token=int(rows.tokens[slot, 1]),
+            language_prob=float(rows.language_prob[slot]),
+            temperature=float(rows.temperature[slot]),
+        )
+
+    def _compile(self, model: WhisperModel) -> None:
+        """Compiles every program for its one shape, side by side; a later compile is not possible."""
+        started = time.monotonic()
+        jitted = programs(model, self._decoding)
+        self._params = jitted.params
+        silence = Job(slot=0, waveform=np.zeros(0, np.float32), prompt=(0,), with_timestamps=False, number=0)
+        arrival = self._arrival([silence] * self.encoder_batch)
+        nothing = Restart(jnp.zeros(self.num_slots, bool), jnp.zeros(self.num_slots, jnp.float32))
+        slots: Slots = self._slots
+        lowered = (
+            jitted.admit.lower(self._params, slots, arrival),
+            jitted.burst.lower(self._params, slots, jnp.int32(1)),
+            jitted.restart.lower(slots.rows, nothing),
+        )
+        with ThreadPoolExecutor(len(lowered)) as pool:
+            self._admit, self._burst, self._restart = pool.map(lambda program: program.compile(), lowered)
+        self.counters["compiles"] += len(lowered)
+        logger.info("whisper programs compiled in: %.1f s", time.monotonic() - started)

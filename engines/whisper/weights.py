@@ -1,0 +1,93 @@
+"""Tensors of a Whisper checkpoint in the form that the model takes."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32
+
+from headrace.engines.checkpoints import Checkpoint
+from headrace.engines.errors import ModelError
+from headrace.engines.whisper.config import ModelDims
+
+Pair = tuple[Float[Array, "out in"], Float32[Array, " out"]]
+
+
+class Weights:
+    """Reads tensors by their Hugging Face names, casts them, and checks the shapes that matter."""
+
+    def __init__(self, checkpoint: Checkpoint, dims: ModelDims, dtype: jnp.dtype) -> None:
+        self._checkpoint = checkpoint
+        self._names = set(checkpoint.tensor_names())
+        self._prefix = "" if "encoder.conv1.weight" in self._names else "model."
+        self._dims = dims
+        self.dtype = dtype
+        self._check()
+
+    def array(self, name: str, dtype: jnp.dtype | type | None = None) -> Float[Array, "..."]:
+        """One tensor, in the model's dtype unless another is named."""
+        return jnp.asarray(self._read(name), dtype=dtype or self.dtype)
+
+    def linear(self, name: str) -> Pair:
+        return self.array(f"{name}.weight"), self._bias(name, self._read(f"{name}.weight").shape[0])
+
+    def norm(self, name: str) -> tuple[Float32[Array, " D"], Float32[Array, " D"]]:
+        return self.array(f"{name}.weight", jnp.float32), self.array(f"{name}.bias", jnp.float32)
+
+    def fused(self, names: Sequence[str], num_heads: int | None = None) -> Pair:
+        """Several projections in one; the first is scaled by 1/sqrt(head width) where num_heads is given."""
+        kernels = [self._read(f"{name}.weight").astype(np.float32) for name in names]
+        biases = [self._bias(name, kernels[0].shape[0]) for name in names]
+        if num_heads is not None:
+            scale = (kernels[0].shape[0] // num_heads) ** -0.5  # 1/8 in all known models: exact in bfloat16
+            kernels[0], biases[0] = kernels[0] * np.float32(scale), biases[0] * np.float32(scale)
+        return jnp.asarray(np.concatenate(kernels), dtype=self.dtype), jnp.concatenate(biases)
+
+    def convolution(self, name: str) -> Pair:
+        """A convolution of width 3 as a product: [out, in, 3] becomes [out, 3 x in]."""
+        kernel = self._read(f"{name}.weight")
+        flat = np.ascontiguousarray(np.swapaxes(kernel, 1, 2)).reshape(kernel.shape[0], -1)
+        return jnp.asarray(flat, dtype=self.dtype), self._bias(name, kernel.shape[0])
+
+    def _read(self, name: str) -> np.ndarray:
+        full = self._prefix + name
+        if full not in self._names:
+            raise ModelError(f"the checkpoint lacks tensor {full}: it is not a whole Whisper model")
+        return self._checkpoint.tensor(full)
+
+    def _bias(self, name: str, size: int) -> Float32[Array, " out"]:
+        if f"{self._prefix}{name}.bias" not in self._names:
+            return jnp.zeros(size, jnp.float32)
+        return self.array(f"{name}.bias", jnp.float32)
+
+    def _check(self) -> None:
+        dims = self._dims
+        mels = self._read("encoder.conv1.weight").shape[1]
+        if mels != dims.num_mels:
+            raise ModelError(f"config.json says {dims.num_mels} mel bands, the encoder's weights take {mels}")
+        said = self._checkpoint.preprocessor_config.get("feature_size", mels)
+        if said != mels:
+            raise ModelError(
+                f"preprocessor_config.json says {said} mel bands, the encoder's weights take {mels}"
+            )
+        wanted = {
+            "encoder.embed_positions.weight": (dims.num_frames, dims.width),
+            "decoder.embed_positions.weight": (dims.max_tokens, dims.width),
+            "decoder.embed_tokens.weight": (dims.num_vocab, dims.width),
+        }
+        for name, shape in wanted.items():
+            got = self._read(name).shape
+            if got != shape:
+                raise ModelError(f"tensor {name} has shape {got}, config.json asks for {shape}")
+
+
+def slot_bytes(dims: ModelDims, dtype: jnp.dtype) -> int:
+    """Bytes of one slot: cross-attention and self-attention keys and values of one window."""
+    return (
+        2
+        * dims.decoder_layers
+        * (dims.num_frames + dims.max_tokens)
+        * dims.width
+        * jax.numpy.dtype(dtype).itemsize
+    )
