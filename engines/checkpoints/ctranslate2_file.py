@@ -6,8 +6,8 @@ each an alias and a variable name. A string is a uint16 length that counts a clo
 bytes.
 """
 
+import math
 import mmap
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
+from headrace.engines.checkpoints.mapped_file import MappedFile
 from headrace.engines.errors import ModelError
 
 _VERSIONS = (4, 5, 6)  # these share the layout above; earlier ones store item sizes instead of data types
@@ -62,7 +63,7 @@ class Ct2File:
         stored = self._view(name)[rows]
         if stored.dtype not in _QUANTIZED:
             return stored
-        scale = self._view(f"{name}_scale").astype(np.float32)
+        scale = self._view(f"{self.aliases.get(name, name)}_scale").astype(np.float32)
         if scale.ndim == 1:
             scale = scale[rows].reshape(-1, *([1] * (stored.ndim - 1)))
         return stored.astype(np.float32) / scale
@@ -77,7 +78,7 @@ class Ct2File:
 
     def _view(self, name: str) -> np.ndarray:
         found = self._find(name)
-        count = int(np.prod(found.shape, dtype=np.int64))
+        count = math.prod(found.shape)
         return np.frombuffer(self.buffer, found.dtype, count, found.offset).reshape(found.shape)
 
 
@@ -87,74 +88,44 @@ def read_ct2_file(path: Path) -> Ct2File:
     Raises:
       ModelError: the file is cut short, is something else, or is of a version that is not known.
     """
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
-    if buffer is None:
-        raise ModelError(f"{str(path)!r} is empty")
-    cursor = _Cursor(buffer, path)
-    (version,) = cursor.unpack("<I")
+    file = MappedFile(path)
+    (version,) = file.unpack("<I")
     if version not in _VERSIONS:
         known = f"{_VERSIONS[0]} to {_VERSIONS[-1]}"
         raise ModelError(
             f"{str(path)!r} is no CTranslate2 model of version {known} (its first number is {version}): "
             "convert it again with a current ctranslate2"
         )
-    spec_name = cursor.string()
-    cursor.unpack("<I")  # the spec's own revision: what differs shows in the variables
-    (num_variables,) = cursor.unpack("<I")
-    variables = dict(cursor.variable() for _ in range(num_variables))
-    (num_aliases,) = cursor.unpack("<I")
-    aliases = {cursor.string(): cursor.string() for _ in range(num_aliases)}
-    return Ct2File(path=path, spec_name=spec_name, variables=variables, aliases=aliases, buffer=buffer)
+    spec_name = _string(file)
+    file.unpack("<I")  # the spec's own revision: what differs shows in the variables
+    (num_variables,) = file.unpack("<I")
+    variables = dict(_variable(file) for _ in range(num_variables))
+    (num_aliases,) = file.unpack("<I")
+    aliases = {_string(file): _string(file) for _ in range(num_aliases)}
+    return Ct2File(path=path, spec_name=spec_name, variables=variables, aliases=aliases, buffer=file.buffer)
 
 
-class _Cursor:
-    """Walks over the file, and names it when it ends too early."""
+def _string(file: MappedFile) -> str:
+    (length,) = file.unpack("<H")
+    raw = file.take(length)
+    if not raw.endswith(b"\0"):
+        raise file.damaged("a name does not end where it should")
+    try:
+        return raw[:-1].decode()
+    except UnicodeDecodeError:
+        raise file.damaged("a name is not text") from None
 
-    def __init__(self, buffer: mmap.mmap, path: Path) -> None:
-        self._buffer = buffer
-        self._path = path
-        self._offset = 0
 
-    def unpack(self, form: str) -> tuple:
-        start = self._skip(struct.calcsize(form))
-        return struct.unpack_from(form, self._buffer, start)
-
-    def string(self) -> str:
-        (length,) = self.unpack("<H")
-        start = self._skip(length)
-        raw = self._buffer[start : start + length]
-        if not raw.endswith(b"\0"):
-            raise self._damaged("a name does not end where it should")
-        try:
-            return raw[:-1].decode()
-        except UnicodeDecodeError:
-            raise self._damaged("a name is not text") from None
-
-    def variable(self) -> tuple[str, Variable]:
-        name = self.string()
-        (rank,) = self.unpack("<B")
-        if rank > _MAX_RANK:
-            raise self._damaged(f"{name!r} has {rank} dimensions")
-        shape = self.unpack(f"<{rank}I")
-        type_id, num_bytes = self.unpack("<BI")
-        if type_id >= len(_DTYPES):
-            raise ModelError(f"{str(self._path)!r}: {name!r} has the unknown data type {type_id}")
-        dtype = np.dtype(_DTYPES[type_id])
-        if int(np.prod(shape, dtype=np.int64)) * dtype.itemsize != num_bytes:
-            raise self._damaged(f"{name!r} of shape {list(shape)} and {dtype} has {num_bytes} bytes")
-        return name, Variable(shape, dtype, self._skip(num_bytes))
-
-    def _skip(self, count: int) -> int:
-        start = self._offset
-        if start + count > len(self._buffer):
-            raise ModelError(
-                f"{str(self._path)!r} is cut short: it has {len(self._buffer)} bytes, "
-                f"byte {start + count} is wanted; fetch it again"
-            )
-        self._offset = start + count
-        return start
-
-    def _damaged(self, what: str) -> ModelError:
-        return ModelError(f"{str(self._path)!r} is damaged or no CTranslate2 model: {what}")
+def _variable(file: MappedFile) -> tuple[str, Variable]:
+    name = _string(file)
+    (rank,) = file.unpack("<B")
+    if rank > _MAX_RANK:
+        raise file.damaged(f"{name!r} has {rank} dimensions")
+    shape = file.unpack(f"<{rank}I")
+    type_id, num_bytes = file.unpack("<BI")
+    if type_id >= len(_DTYPES):
+        raise file.damaged(f"{name!r} has the unknown data type {type_id}")
+    dtype = np.dtype(_DTYPES[type_id])
+    if math.prod(shape) * dtype.itemsize != num_bytes:
+        raise file.damaged(f"{name!r} of shape {list(shape)} and {dtype} has {num_bytes} bytes")
+    return name, Variable(shape, dtype, file.skip(num_bytes))

@@ -1,13 +1,14 @@
 """Architectures of GGUF files: how their metadata and tensor names are those of Hugging Face."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from headrace.engines.checkpoints.gguf_file import GgufFile
 from headrace.engines.checkpoints.gguf_rope import rope_config
 from headrace.engines.errors import ModelError
 
@@ -29,6 +30,7 @@ _LAYER_NAMES = {
 }
 _QK_NORM_NAMES = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _NOT_WEIGHTS = ("rope_freqs.weight",)  # read into the config
+_LAYER_TENSOR = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>\w+)\.(?P<kind>weight|bias)")
 
 _CONFIG_KEYS = {
     "embedding_length": "hidden_size",
@@ -45,6 +47,7 @@ _OTHER_KEYS = (
     "vocab_size",
     "rope.freq_base",
     "rope.dimension_count",
+    "rope.scale_linear",
     "rope.scaling.type",
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
@@ -55,6 +58,7 @@ _OTHER_KEYS = (
     "rope.scaling.yarn_beta_slow",
     "expert_count",
     "expert_used_count",
+    "tensor_data_layout",
 )
 _IDS = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
 
@@ -83,60 +87,52 @@ FAMILIES = {
 """By general.architecture."""
 
 
-def family_of(path: Path, metadata: dict[str, Any]) -> Family:
+def family_of(file: GgufFile) -> Family:
     """The family of a GGUF file.
 
     Raises:
       ModelError: its architecture is not one of FAMILIES.
     """
-    name = metadata.get("general.architecture")
+    name = file.metadata.get("general.architecture")
     if name not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
         raise ModelError(
-            f"{str(path)!r} has the architecture {name!r}: of GGUF files, "
-            f"{', '.join(sorted(FAMILIES))} can be read"
+            f"{str(file.path)!r} has the architecture {name!r}: of GGUF files, {known} can be read"
         )
     return FAMILIES[name]
 
 
-def gguf_config(
-    path: Path, metadata: dict[str, Any], tensors: Mapping[str, Any], family: Family
-) -> dict[str, Any]:
+def gguf_config(file: GgufFile, family: Family) -> dict[str, Any]:
     """The config.json of a GGUF file.
 
     Raises:
       ModelError: a key of the architecture is missing, or is not understood.
     """
-    prefix = f"{metadata['general.architecture']}."
-    own = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
-    unknown = sorted(own.keys() - _CONFIG_KEYS.keys() - set(_OTHER_KEYS))
-    if unknown or own.get("expert_count", 0):
-        raise ModelError(
-            f"{str(path)!r} has {prefix}{(unknown or ['expert_count'])[0]}, which is not understood"
-        )
-    missing = sorted((_CONFIG_KEYS.keys() | {"token_embd.weight"}) - own.keys() - tensors.keys())
-    if missing:
-        raise ModelError(f"{str(path)!r} has no {missing[0]!r}: not a whole model")
+    own = _architecture_keys(file)
     config = {"model_type": family.model_type, "architectures": [family.architecture], "hidden_act": "silu"}
-    config |= {name: _number(path, prefix + key, own[key]) for key, name in _CONFIG_KEYS.items()}
+    config |= {name: _same_in_all_layers(file, key, own[key]) for key, name in _CONFIG_KEYS.items()}
     heads = config["num_attention_heads"]
-    config["num_key_value_heads"] = _number(path, prefix, own.get("attention.head_count_kv", heads))
+    kv_heads = own.get("attention.head_count_kv", heads)
+    config["num_key_value_heads"] = _same_in_all_layers(file, "attention.head_count_kv", kv_heads)
     config["head_dim"] = own.get("attention.key_length", config["hidden_size"] // heads)
     if own.get("attention.value_length", config["head_dim"]) != config["head_dim"]:
-        raise ModelError(f"{str(path)!r} has keys and values of different widths, which is not understood")
-    config["vocab_size"] = int(tensors["token_embd.weight"].shape[1])
-    config["tie_word_embeddings"] = "output.weight" not in tensors
-    config["attention_bias"] = "blk.0.attn_q.bias" in tensors
-    config["mlp_bias"] = "blk.0.ffn_down.bias" in tensors
-    config |= rope_config(path, own, tensors.get("rope_freqs.weight"), config["head_dim"])
+        raise ModelError(
+            f"{str(file.path)!r} has keys and values of different widths, which is not understood"
+        )
+    config["vocab_size"] = file.tensors["token_embd.weight"].shape[0]
+    config["tie_word_embeddings"] = "output.weight" not in file.tensors
+    config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
+    config["mlp_bias"] = "blk.0.ffn_down.bias" in file.tensors
+    config |= rope_config(file, own, config["head_dim"])
     for name, kind in _IDS.items():
-        value = metadata.get(f"tokenizer.ggml.{kind}_token_id")
+        value = file.metadata.get(f"tokenizer.ggml.{kind}_token_id")
         if value is not None:
             config[name] = value
     return config
 
 
 def tensor_sources(
-    path: Path, tensors: Mapping[str, Any], config: dict[str, Any], family: Family
+    file: GgufFile, config: dict[str, Any], family: Family
 ) -> dict[str, tuple[str, Callable[[np.ndarray], np.ndarray] | None]]:
     """By Hugging Face name: the stored name, and what puts its rows in Hugging Face's order.
 
@@ -145,22 +141,22 @@ def tensor_sources(
     """
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     found = {}
-    for stored in tensors:
+    for stored in file.tensors:
         if stored in _NOT_WEIGHTS:
             continue
         if stored in _TOP_NAMES:
             found[_TOP_NAMES[stored]] = (stored, None)
             continue
-        steps = stored.split(".")
-        if len(steps) != 4 or steps[0] != "blk" or steps[2] not in family.layer_names:
+        match = _LAYER_TENSOR.fullmatch(stored)
+        if match is None or match["part"] not in family.layer_names:
             raise ModelError(
-                f"{str(path)!r} has a tensor {stored!r} that is no part of a {family.model_type} model"
+                f"{str(file.path)!r} has a tensor {stored!r} that is no part of a {family.model_type} model"
             )
-        _, layer, part, kind = steps
         reorder = None
-        if family.permutes_rotary and part in heads:
-            reorder = partial(unpermute_rotary, num_heads=heads[part])
-        found[f"model.layers.{layer}.{family.layer_names[part]}.{kind}"] = (stored, reorder)
+        if family.permutes_rotary and match["part"] in heads:
+            reorder = partial(unpermute_rotary, num_heads=heads[match["part"]])
+        part = family.layer_names[match["part"]]
+        found[f"model.layers.{match['layer']}.{part}.{match['kind']}"] = (stored, reorder)
     return found
 
 
@@ -174,9 +170,25 @@ def unpermute_rotary(rows: np.ndarray, *, num_heads: int) -> np.ndarray:
     return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def _number(path: Path, key: str, value: Any) -> Any:
-    if isinstance(value, list):
-        if len(set(value)) == 1:
-            return value[0]
-        raise ModelError(f"{str(path)!r} has a different {key} in each layer, which is not understood")
-    return value
+def _architecture_keys(file: GgufFile) -> dict[str, Any]:
+    """The metadata below the architecture's name, none missing and none unknown."""
+    prefix = f"{file.metadata['general.architecture']}."
+    own = {key.removeprefix(prefix): value for key, value in file.metadata.items() if key.startswith(prefix)}
+    unknown = sorted(own.keys() - _CONFIG_KEYS.keys() - set(_OTHER_KEYS))
+    if own.get("expert_count", 0):
+        unknown.append("expert_count")
+    if unknown:
+        raise ModelError(f"{str(file.path)!r} has {prefix}{unknown[0]}, which is not understood")
+    missing = sorted(_CONFIG_KEYS.keys() - own.keys())
+    missing += [name for name in ("token_embd.weight", "output_norm.weight") if name not in file.tensors]
+    if missing:
+        raise ModelError(f"{str(file.path)!r} has no {missing[0]!r}: not a whole model")
+    return own
+
+
+def _same_in_all_layers(file: GgufFile, key: str, value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    if len(set(value)) == 1:
+        return value[0]
+    raise ModelError(f"{str(file.path)!r} has a different {key} in each layer, which is not understood")

@@ -1,38 +1,40 @@
 """Rotary embedding of a GGUF file in the terms of a Hugging Face config."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from headrace.engines.checkpoints.gguf_file import GgufFile
 from headrace.engines.errors import ModelError
 
+_DIVISORS = "rope_freqs.weight"
 _LLAMA3_CONTEXTS = (8192, 4096, 16384, 32768)
 """Lengths of the first training that llama3 scaling may start from; every published model has the first."""
 _LLAMA3_CORNERS = ((1.0, 4.0), (1.0, 2.0), (1.0, 8.0))
 """Pairs of low and high frequency factors; every published model has the first."""
 
 
-def rope_config(path: Path, own: dict[str, Any], factors: Any, head_dim: int) -> dict[str, Any]:
+def rope_config(file: GgufFile, own: dict[str, Any], head_dim: int) -> dict[str, Any]:
     """rope_theta, rope_scaling and partial_rotary_factor of a config.json.
 
-    `factors` is the stored tensor of divisors of each frequency, where there is one: it is turned back into
-    the llama3 parameters that give it, else given as it is under the key `rope_freq_factors`.
+    `own` is the metadata below the architecture's name. Where the file has a tensor of divisors of each
+    frequency, it is turned back into the llama3 parameters that give it, else given as it is under the key
+    `rope_freq_factors`.
 
     Raises:
       ModelError: the kind of scaling is not known.
     """
     theta = own.get("rope.freq_base", 10000.0)
     rotary_dim = own.get("rope.dimension_count", head_dim)
-    config: dict[str, Any] = {"rope_theta": theta, "rope_scaling": _scaling(path, own)}
+    config: dict[str, Any] = {"rope_theta": theta, "rope_scaling": _scaling(file, own)}
     if rotary_dim != head_dim:
         config["partial_rotary_factor"] = rotary_dim / head_dim
-    if factors is not None:
-        divisors = np.asarray(factors.data, np.float32).reshape(-1)
+    if _DIVISORS in file.tensors:
+        divisors = file.read(_DIVISORS).astype(np.float32).reshape(-1)
         if config["rope_scaling"] is not None:
             raise ModelError(
-                f"{str(path)!r} has rope_freqs and rope.scaling at once, which is not understood"
+                f"{str(file.path)!r} has rope_freqs and rope.scaling at once, which is not understood"
             )
         llama3 = find_llama3_scaling(divisors, theta, rotary_dim)
         if llama3 is not None:
@@ -70,19 +72,22 @@ def find_llama3_scaling(divisors: np.ndarray, theta: float, rotary_dim: int) -> 
     return None
 
 
-def _scaling(path: Path, own: dict[str, Any]) -> dict[str, Any] | None:
-    kind = own.get("rope.scaling.type", "none")
+def _scaling(file: GgufFile, own: dict[str, Any]) -> dict[str, Any] | None:
+    kind = own.get("rope.scaling.type", "linear" if "rope.scale_linear" in own else "none")
     if kind == "none":
         return None
     if kind == "linear":
-        return {"rope_type": "linear", "factor": own["rope.scaling.factor"]}
+        return {
+            "rope_type": "linear",
+            "factor": own.get("rope.scaling.factor", own.get("rope.scale_linear", 1.0)),
+        }
     if kind == "yarn":
         return _yarn(own)
-    raise ModelError(f"{str(path)!r} has rope.scaling.type {kind!r}, wanted none, linear or yarn")
+    raise ModelError(f"{str(file.path)!r} has rope.scaling.type {kind!r}, wanted none, linear or yarn")
 
 
 def _yarn(own: dict[str, Any]) -> dict[str, Any]:
-    scaling = {"rope_type": "yarn", "factor": own["rope.scaling.factor"]}
+    scaling = {"rope_type": "yarn", "factor": own.get("rope.scaling.factor", 1.0)}
     optional = {
         "rope.scaling.original_context_length": "original_max_position_embeddings",
         "rope.scaling.attn_factor": "attention_factor",

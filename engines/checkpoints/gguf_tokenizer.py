@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.engines.checkpoints.gguf_sentencepiece import build_sentencepiece
-from headrace.engines.checkpoints.gguf_splits import build_byte_level
+from headrace.engines.checkpoints.gguf_splits import build_byte_level, find_splitting
 from headrace.engines.checkpoints.tokenizer_files import wrap_tokenizer
 from headrace.engines.errors import ModelError
 
@@ -37,13 +37,13 @@ def build_gguf_tokenizer(path: Path, metadata: dict[str, Any]) -> "transformers.
     if kind is None or not own.get("tokens"):
         raise ModelError(f"{str(path)!r} has no tokenizer")
     if kind == "gpt2":
-        tokenizer = build_byte_level(path, own)
+        tokenizer, begins = build_byte_level(path, own), find_splitting(path, own).begins
     elif kind == "llama":
-        tokenizer = build_sentencepiece(path, own)
+        tokenizer, begins = build_sentencepiece(path, own), True
     else:
-        raise ModelError(f"{str(path)!r} has a tokenizer of kind {kind!r}, headrace reads gpt2 and llama")
+        raise ModelError(f"{str(path)!r} has a tokenizer of kind {kind!r}, gpt2 and llama can be read")
     _add_tokens(tokenizer, own)
-    _add_ends(tokenizer, own)
+    _add_ends(tokenizer, own, begins=own.get("add_bos_token", begins))
     return wrap_tokenizer(tokenizer, _names(own) | {"chat_template": _chat_template(metadata)})
 
 
@@ -63,25 +63,18 @@ def _add_tokens(tokenizer: "tokenizers.Tokenizer", own: dict[str, Any]) -> None:
     tokenizer.add_tokens(added)
 
 
-def _add_ends(tokenizer: "tokenizers.Tokenizer", own: dict[str, Any]) -> None:
-    """Beginning and end tokens around a text, as add_bos_token and add_eos_token say."""
+def _add_ends(tokenizer: "tokenizers.Tokenizer", own: dict[str, Any], *, begins: bool) -> None:
+    """Beginning and end tokens around a text."""
     from tokenizers import processors
 
     names = _names(own)
-    by_default = (
-        own["model"] == "llama"
-    )  # llama.cpp: SentencePiece models begin with BOS unless told otherwise
-    begins = own.get("add_bos_token", by_default) and "bos_token" in names
-    ends = own.get("add_eos_token", False) and "eos_token" in names
-    single = ([names["bos_token"]] if begins else []) + ["$A"] + ([names["eos_token"]] if ends else [])
-    pair = [*single, *(f"{item}:1" for item in ([names["bos_token"]] if begins else []) + ["$B"])]
-    if ends:
-        pair.append(f"{names['eos_token']}:1")
-    used = {names[name] for name, wanted in (("bos_token", begins), ("eos_token", ends)) if wanted}
+    first = [names["bos_token"]] if begins and "bos_token" in names else []
+    last = [names["eos_token"]] if own.get("add_eos_token", False) and "eos_token" in names else []
+    second = [f"{item}:1" for item in [*first, "$B", *last]]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=single,
-        pair=pair,
-        special_tokens=[(token, own["tokens"].index(token)) for token in sorted(used)],
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, *second],
+        special_tokens=[(token, own["tokens"].index(token)) for token in {*first, *last}],
     )
 
 

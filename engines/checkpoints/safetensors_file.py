@@ -5,15 +5,14 @@ header length, a JSON header with dtype, shape and byte range of each tensor, th
 """
 
 import json
-import mmap
-import struct
+import math
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from headrace.engines.errors import ModelError
+from headrace.engines.checkpoints.mapped_file import MappedFile
 
 _DTYPES = {
     "F64": np.float64,
@@ -40,14 +39,10 @@ class SafetensorsFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        with path.open("rb") as file:
-            if path.stat().st_size < 8:
-                raise ModelError(
-                    f"{str(path)!r} is cut short: it has {path.stat().st_size} bytes; fetch it again"
-                )
-            self._buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._header, self._start = self._read_header()
+        self._file = MappedFile(path)
+        self._header = self._read_header()
+        self._start = self._file.offset
+        self._file.require(self._start + self._data_bytes())
 
     def names(self) -> list[str]:
         return list(self._header)
@@ -55,39 +50,30 @@ class SafetensorsFile:
     def read(self, name: str) -> np.ndarray:
         facts = self._header[name]
         if facts["dtype"] not in _DTYPES:
-            raise ModelError(f"{str(self._path)!r}: {name!r} has the unsupported data type {facts['dtype']}")
+            raise self._file.damaged(f"{name!r} has the unknown data type {facts['dtype']}")
         dtype = np.dtype(_DTYPES[facts["dtype"]])
         shape, (begin, end) = facts["shape"], facts["data_offsets"]
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         if count * dtype.itemsize != end - begin:
-            raise self._damaged(f"{name!r} of shape {shape} and {dtype} has {end - begin} bytes")
-        return np.frombuffer(self._buffer, dtype, count, self._start + begin).reshape(shape)
+            raise self._file.damaged(f"{name!r} of shape {shape} and {dtype} has {end - begin} bytes")
+        return np.frombuffer(self._file.buffer, dtype, count, self._start + begin).reshape(shape)
 
-    def _read_header(self) -> tuple[dict[str, Any], int]:
-        (length,) = struct.unpack_from("<Q", self._buffer)
+    def _read_header(self) -> dict[str, Any]:
+        (length,) = self._file.unpack("<Q")
         if length > _MAX_HEADER_BYTES:
-            raise self._damaged(f"its header would have {length} bytes")
-        start = 8 + length
-        if start > len(self._buffer):
-            raise self._cut_short(start)
+            raise self._file.damaged(f"its header would have {length} bytes")
         try:
-            header = json.loads(self._buffer[8:start])
+            header = json.loads(self._file.take(length))
             header.pop("__metadata__", None)
-            end = max((facts["data_offsets"][1] for facts in header.values()), default=0)
-            lowest = min((facts["data_offsets"][0] for facts in header.values()), default=0)
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise self._damaged("its header is no list of tensors") from error
-        if lowest < 0:
-            raise self._damaged("a tensor begins before the data")
-        if start + end > len(self._buffer):
-            raise self._cut_short(start + end)
-        return header, start
+        except (ValueError, TypeError, AttributeError):
+            raise self._file.damaged("its header is not a JSON object") from None
+        return header
 
-    def _cut_short(self, wanted: int) -> ModelError:
-        return ModelError(
-            f"{str(self._path)!r} is cut short: it has {len(self._buffer)} bytes, {wanted} are wanted; "
-            "fetch it again"
-        )
-
-    def _damaged(self, what: str) -> ModelError:
-        return ModelError(f"{str(self._path)!r} is damaged or no safetensors file: {what}")
+    def _data_bytes(self) -> int:
+        try:
+            ranges = [facts["data_offsets"] for facts in self._header.values()]
+            if any(not 0 <= begin <= end for begin, end in ranges):
+                raise self._file.damaged("a tensor begins before the data or after its end")
+            return max((end for _, end in ranges), default=0)
+        except (KeyError, TypeError):
+            raise self._file.damaged("its header is no list of tensors") from None
