@@ -1,5 +1,6 @@
 """Snapshots of Hugging Face hub repositories: weights that need no unpickling, configs and tokenizers."""
 
+import errno
 from pathlib import Path
 
 from headrace.engines.checkpoints.layout import MODEL_FILES
@@ -43,6 +44,8 @@ def _why_not(error: Exception, repo_id: str, revision: str | None) -> str:
         return f"hub model {repo_id!r} has no revision {revision!r}"
     if isinstance(error, errors.HFValidationError):
         return f"{repo_id!r} is not a hub id (owner/name)"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+        return f"cannot store hub model {repo_id!r}: {error.strerror}; set HF_HOME to another folder"
     at = f" at revision {revision!r}" if revision else ""
     return (
         f"hub model {repo_id!r}{at} is not in the local cache and the hub cannot be reached "

