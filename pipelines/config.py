@@ -10,6 +10,7 @@ DtypeName = Literal["auto", "bfloat16", "float32"]
 Overlong = Literal["error", "truncate-left", "truncate-right"]
 Task = Literal["transcribe", "translate"]
 Timestamps = Literal["none", "segment", "word"]
+Unit = Literal["tokens", "audio seconds"]
 
 
 class InputError(HeadraceError, ValueError):
@@ -18,6 +19,10 @@ class InputError(HeadraceError, ValueError):
 
 class OutputError(HeadraceError, ValueError):
     """An output directory that this run must not write to, found before the run starts."""
+
+
+class RunError(HeadraceError, RuntimeError):
+    """A run that broke off; what was committed stays, and the same command goes on from there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +45,8 @@ class RunConfig:
     """Input column that becomes `id` (default: source#row)."""
     keep_columns: tuple[str, ...] = ()
     """Input columns to carry through to the results; one whose name is taken is prefixed with input_."""
+    rows_per_part: int = 500
+    """Most rows in one part of the results; a part is what a broken run may have to do again."""
     fail_on_row_errors: bool = False
     """Exit with status 1 where any row failed."""
 
@@ -75,6 +82,12 @@ class GenerateConfig(RunConfig):
     """Texts that end a generation; they are not part of the result."""
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end a generation, besides the model's own."""
+    eos_token_ids: tuple[int, ...] = ()
+    """Token ids that end a text, in place of the model's own."""
+    bos_token_id: int | None = None
+    """Token id put before a plain prompt (default: as the model's tokenizer does)."""
+    pad_token_id: int | None = None
+    """Token id that fills unused places of a batch (default: chosen by the engine); no text depends on it."""
     ignore_eos: bool = False
     """Generate on past the model's end token, up to max_tokens."""
     chat: bool = False
@@ -95,8 +108,6 @@ class GenerateConfig(RunConfig):
     """Tokens in a page of the KV cache (default: chosen by the engine)."""
     with_columns: tuple[str, ...] = ()
     """Further columns of the results: token_ids, cumulative_logprob."""
-    rows_per_part: int = 500
-    """Most rows in one part of the results; a part is what a broken run may have to do again."""
 
     def __post_init__(self) -> None:
         super(GenerateConfig, self).__post_init__()
@@ -177,7 +188,7 @@ class RunSummary:
     """Failed rows by the kind of error."""
     units: float
     """Tokens generated, or seconds of audio transcribed."""
-    unit: Literal["tokens", "audio seconds"]
+    unit: Unit
     """What `units` counts."""
     rows_run: int
     """Rows that this run computed; the others were there already."""

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from headrace.pipelines.files import open_input
-from headrace.pipelines.scans import TableRow, TableScan, malformed
+from headrace.pipelines.scans import TableRow, TableScan, malformed, wider_type
 
 TEXT_COLUMN = "prompt"
 # Objects of a .jsonl file that are looked at to know its columns.
@@ -57,9 +57,8 @@ def scan_jsonl(path: str, *, stride: int, typed: Sequence[str]) -> TableScan:
                 values = _parse(rows, line).values
                 columns.update(dict.fromkeys(values) if rows < _COLUMN_SAMPLE else {})
                 for name in typed:
-                    types[name] = _wider(types.get(name, pa.null()), _json_type(values.get(name)))
+                    types[name] = wider_type(types.get(name, pa.null()), _json_type(values.get(name)))
             rows += 1
-    types = {name: pa.string() if pa.types.is_null(each) else each for name, each in types.items()}
     return TableScan(rows=rows, columns=tuple(columns), types=types, offsets=tuple(offsets))
 
 
@@ -170,12 +169,3 @@ def _json_type(value: Any) -> pa.DataType:
             return pa.float64()
         case _:
             return pa.string()
-
-
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type that holds the values of both: text where they differ."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    return pa.float64() if {one, other} == {pa.int64(), pa.float64()} else pa.string()

@@ -114,11 +114,10 @@ def _common_directory(directories: Sequence[str]) -> str:
 
 def _source(path: str, root: str) -> str:
     path = without_query(path)
-    if not root:
-        return path
-    if _is_below(path, root):
-        return path[len(root) + 1 :]
-    return os.path.relpath(path, root)
+    if root:
+        path = path[len(root) + 1 :] if _is_below(path, root) else os.path.relpath(path, root)
+    # A file name of this machine may hold bytes that are not UTF-8; a result cannot.
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _refuse_equal_sources(files: Sequence[InputFile]) -> None:

@@ -34,3 +34,15 @@ class TableScan:
 def malformed(row: int, reason: str) -> TableRow:
     """A row that cannot be read; `reason` holds nothing of its content."""
     return TableRow(row, {}, RowError("malformed", f"the row cannot be read: {reason}"))
+
+
+def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that holds values of both, None where there is none; beside text, figures are kept as text."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if {one, other} == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    simple = (pa.string(), pa.bool_(), pa.int64(), pa.float64())
+    return pa.string() if one in simple and other in simple else None

@@ -118,7 +118,7 @@ def test_types_of_kept_columns_are_those_of_the_whole_table(tmp_path: Path):
         "i": pa.int64(),
         "x": pa.float64(),
         "mixed": pa.string(),
-        "none": pa.string(),
+        "none": pa.null(),
         "b": pa.bool_(),
     }
     table = write_table(tmp_path / "table.parquet", PROMPTS)

@@ -1,0 +1,78 @@
+"""The output directory before and after a run: whose it is, whether it can be written, when it is done."""
+
+import os
+import tempfile
+
+from headrace.pipelines.commit import run_directory, scratch_directory
+from headrace.pipelines.config import OutputError
+from headrace.pipelines.files import (
+    delete,
+    exists,
+    is_local,
+    join,
+    list_directory,
+    make_directory,
+    parent,
+    write_whole,
+)
+
+
+def refuse_foreign_output(output: str, *, has_record: bool) -> None:
+    """Refuses a directory that holds something which is not a run of ours.
+
+    Raises:
+      OutputError: it names what is there.
+    """
+    if is_local(output) and os.path.exists(output) and not os.path.isdir(output):
+        raise OutputError(f"the output {output} is a file: choose a directory")
+    if has_record:
+        return
+    found = os.listdir(output) if is_local(output) and os.path.isdir(output) else list_directory(output)
+    others = sorted(name for name in found if name != "__run")
+    if others:
+        raise OutputError(
+            f"the output {output} holds {others[0]} but no run of headrace: choose an empty directory"
+        )
+
+
+def refuse_unwritable_output(output: str) -> None:
+    """Tries whether a file can be written in the directory, or in the one above that is there.
+
+    Raises:
+      OutputError: it cannot.
+    """
+    if not is_local(output):
+        return
+    directory = output
+    while not os.path.isdir(directory):
+        if os.path.exists(directory):
+            raise OutputError(f"cannot write to the output {output}: {directory} is a file")
+        directory = parent(directory)
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise OutputError(f"cannot write to the output {output}: {directory}: {error.strerror}") from error
+
+
+def open_output(output: str) -> None:
+    """Makes the directories of a run and deletes what an earlier launch left unfinished.
+
+    Raises:
+      OutputError: they cannot be made.
+    """
+    scratch = scratch_directory(output)
+    try:
+        make_directory(scratch)
+        delete(run_directory(output, "_SUCCESS"))
+        for name in list_directory(scratch):
+            delete(join(scratch, name))
+    except OSError as error:
+        raise OutputError(f"cannot write to the output {output}: {error.strerror or error}") from error
+
+
+def mark_success(output: str) -> None:
+    """Writes _SUCCESS: every row of the input has its row in the output."""
+    path = run_directory(output, "_SUCCESS")
+    if not exists(path):
+        write_whole(path, b"", scratch=scratch_directory(output))

@@ -1,0 +1,215 @@
+"""What is to be done: the input against what an output directory holds already."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from headrace.pipelines.commit import Footer, is_part_of, read_footer
+from headrace.pipelines.config import InputError, OutputError
+from headrace.pipelines.files import list_directory
+from headrace.pipelines.listing import InputFile, Listing
+from headrace.pipelines.run_record import RunRecord
+from headrace.pipelines.scans import TableScan, wider_type
+from headrace.pipelines.shards import Chunk, Shard, ShardFile, cut_chunks, group_files
+from headrace.pipelines.tables import scan_table
+from headrace.pipelines.work import Work, require_columns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkTask:
+    """A chunk and how to read it: an element of the pipeline."""
+
+    chunk: Chunk
+    """The work."""
+    paths: tuple[str, ...]
+    """Where the chunk's files are read."""
+    offset: int = 0
+    """Byte where the chunk's first row begins, for a table of lines."""
+    content: tuple[str, ...] = ()
+    """Columns that requests are made from."""
+    columns: tuple[str, ...] = ()
+    """Columns that are read at all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A run as it will be."""
+
+    shards: tuple[Shard, ...]
+    """The listing, for run.json."""
+    chunks: tuple[Chunk, ...]
+    """Every chunk of the run."""
+    tasks: tuple[ChunkTask, ...]
+    """The chunks that have no part yet."""
+    reused: Mapping[str, Footer] = field(default_factory=dict)
+    """Footers of the parts that are there, by name."""
+    kept: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    """Input columns that are carried through, with their types."""
+
+
+def make_plan(
+    work: Work, listing: Listing, output: str, run_fingerprint: str, record: RunRecord | None
+) -> Plan:
+    """The plan of a run, new or taken up again.
+
+    Raises:
+      InputError: a table cannot be read, lacks a column, or nothing has a row.
+      OutputError: a file that results were committed of has changed or went, or there is a strange part.
+    """
+    planner = _Planner(work, listing, output, run_fingerprint)
+    shards = planner.old_shards(record.shards if record else ())
+    shards += planner.new_shards(shards)
+    scans = planner.scan(shards)
+    shards = [_with_rows(shard, scans) for shard in shards]
+    chunks = planner.cut(shards)
+    if not chunks:
+        raise InputError("the input has no rows: there is nothing to do")
+    planner.refuse_strange_parts(chunks)
+    reused = planner.valid_parts(chunks)
+    kept = _kept_schema(work.config.keep_columns, scans, record.kept if record else pa.schema([]))
+    tasks = tuple(planner.task(chunk, scans) for chunk in chunks if chunk.part_name not in reused)
+    return Plan(shards=tuple(shards), chunks=tuple(chunks), tasks=tasks, reused=reused, kept=kept)
+
+
+class _Planner:
+    """The steps of a plan, over what they all look at."""
+
+    def __init__(self, work: Work, listing: Listing, output: str, run_fingerprint: str) -> None:
+        self.work = work
+        self.files: Mapping[str, InputFile] = {file.source: file for file in listing.files}
+        self.output = output
+        self.run_fingerprint = run_fingerprint
+        self.parts = set(list_directory(output, "part-"))
+
+    def cut(self, shards: Sequence[Shard]) -> list[Chunk]:
+        stride = self.work.config.rows_per_part
+        return list(cut_chunks(shards, rows_per_part=stride, run_fingerprint=self.run_fingerprint))
+
+    def old_shards(self, before: Sequence[Shard]) -> list[Shard]:
+        """The shards of the earlier run, with what has happened to files that have no part yet."""
+        chunks = [chunk for chunk in self.cut(before) if chunk.part_name in self.parts]
+        committed = {file.source for chunk in chunks for file in chunk.files}
+        return [self._old_shard(shard, committed) for shard in before]
+
+    def _old_shard(self, shard: Shard, committed: set[str]) -> Shard:
+        files = tuple(file if file.gone else self._old_file(file, committed) for file in shard.files)
+        if files == shard.files:
+            return shard
+        return replace(shard, files=files, table_rows=None if shard.is_table else shard.table_rows)
+
+    def _old_file(self, file: ShardFile, committed: set[str]) -> ShardFile:
+        now = self.files.get(file.source)
+        if now is not None and now.size == file.size:
+            return file
+        if file.source in committed:
+            what = "is gone" if now is None else f"was {file.size} bytes and is {now.size}"
+            raise OutputError(
+                f"{self.output} has results of {file.source}, which {what}: "
+                "put it back as it was, or choose another output directory"
+            )
+        return replace(file, gone=True) if now is None else replace(file, size=now.size)
+
+    def new_shards(self, before: Sequence[Shard]) -> list[Shard]:
+        known = {file.source for shard in before for file in shard.files if not file.gone}
+        new = [file for file in self.files.values() if file.source not in known]
+        tables = {file.source for file in new if self.work.is_table(file.path)}
+        return group_files(new, tables, first_index=len(before), files_per_shard=self.work.files_per_shard)
+
+    def scan(self, shards: Sequence[Shard]) -> dict[str, TableScan]:
+        """What the tables hold that have work left, by their sources."""
+        config = self.work.config
+        wanted = [each for each in (config.id_column, *config.keep_columns) if each]
+        tables = [shard for shard in shards if shard.is_table]
+        if wanted and not tables:
+            raise InputError(f"audio files have no column {wanted[0]!r}: give a table that names them")
+        scans = {}
+        for shard in tables:
+            source = shard.files[0].source
+            if shard.files[0].gone or self._is_done(shard):
+                continue
+            scan = self._scan(source)
+            if shard.table_rows not in (None, scan.rows) and self._is_begun(shard):
+                raise OutputError(
+                    f"{self.output} has results of {source}, which had {shard.table_rows} rows and has "
+                    f"{scan.rows}: put it back as it was, or choose another output directory"
+                )
+            if scan.rows:
+                require_columns(wanted, source, scan.columns)
+            scans[source] = scan
+        return scans
+
+    def _scan(self, source: str) -> TableScan:
+        config = self.work.config
+        path = self.files[source].path
+        return scan_table(path, stride=config.rows_per_part, typed=config.keep_columns)
+
+    def _is_done(self, shard: Shard) -> bool:
+        names = [chunk.part_name for chunk in self.cut([shard])] if shard.table_rows is not None else [""]
+        return all(name in self.parts for name in names)
+
+    def _is_begun(self, shard: Shard) -> bool:
+        return any(chunk.part_name in self.parts for chunk in self.cut([shard]))
+
+    def refuse_strange_parts(self, chunks: Sequence[Chunk]) -> None:
+        strange = sorted(self.parts - {chunk.part_name for chunk in chunks})
+        if strange:
+            raise OutputError(
+                f"{self.output} holds {strange[0]}, which is no part of this run: "
+                "remove it or choose another output directory"
+            )
+
+    def valid_parts(self, chunks: Sequence[Chunk]) -> dict[str, Footer]:
+        """Footers of the parts that are whole; one that is broken is written again."""
+        found = {}
+        for chunk in chunks:
+            if chunk.part_name in self.parts:
+                footer = read_footer(self.output, chunk.part_name)
+                if footer is not None and is_part_of(footer, chunk):
+                    found[chunk.part_name] = footer
+        return found
+
+    def task(self, chunk: Chunk, scans: Mapping[str, TableScan]) -> ChunkTask:
+        paths = tuple(self.files[file.source].path for file in chunk.files)
+        if not chunk.is_table:
+            return ChunkTask(chunk=chunk, paths=paths)
+        source = chunk.files[0].source
+        config = self.work.config
+        if source not in scans:  # every part was there, but one of them is broken
+            scans = {source: self._scan(source)}
+        scan = scans[source]
+        content = self.work.content_columns(source, scan.columns)
+        extra = [each for each in (config.id_column, *config.keep_columns) if each]
+        return ChunkTask(
+            chunk=chunk,
+            paths=paths,
+            offset=scan.offsets[chunk.index] if scan.offsets else 0,
+            content=content,
+            columns=tuple(dict.fromkeys((*content, *extra))),
+        )
+
+
+def _with_rows(shard: Shard, scans: Mapping[str, TableScan]) -> Shard:
+    scan = scans.get(shard.files[0].source) if shard.is_table else None
+    if scan is not None:
+        return replace(shard, table_rows=scan.rows)
+    return replace(shard, table_rows=0) if shard.is_table and shard.table_rows is None else shard
+
+
+def _kept_schema(names: Sequence[str], scans: Mapping[str, TableScan], before: pa.Schema) -> pa.Schema:
+    """Types of the kept columns, the same in all tables and in all launches of a run."""
+    fields = []
+    for name in names:
+        earlier = before.field(name).type if name in before.names else None
+        chosen = earlier or pa.null()
+        for source, scan in scans.items():
+            found = scan.types.get(name, pa.null())
+            wider = wider_type(chosen, found)
+            if wider is None or (earlier is not None and wider != earlier):
+                raise InputError(
+                    f"the kept column {name!r} is {found} in {source} and {chosen} elsewhere: "
+                    "give it one type, or do not keep it"
+                )
+            chosen = wider
+        fields.append(pa.field(name, pa.string() if pa.types.is_null(chosen) else chosen))
+    return pa.schema(fields)

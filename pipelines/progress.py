@@ -1,0 +1,96 @@
+"""How far a run is, seen from its launcher: parts that were committed, and rows of this process in flight."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from headrace.pipelines.commit import Footer, read_footer
+from headrace.pipelines.config import Progress
+from headrace.pipelines.files import is_local, list_directory
+from headrace.pipelines.in_flight import IN_FLIGHT, Tally
+from headrace.pipelines.shards import Chunk
+
+_LOCAL_INTERVAL_S = 1.0
+_REMOTE_INTERVAL_S = 15.0
+_RATE_WINDOW_S = 60.0
+
+
+class ProgressPoller:
+    """Looks at the output directory again and again."""
+
+    def __init__(self, output: str, chunks: Sequence[Chunk], reused: Mapping[str, Footer]) -> None:
+        self._output = output
+        self._rows_total = sum(chunk.rows for chunk in chunks)
+        self._parts = {chunk.part_name for chunk in chunks}
+        self._committed = {name: _tally(footer) for name, footer in reused.items()}
+        self._samples: deque[tuple[float, int, float]] = deque()
+
+    def poll(self) -> Progress:
+        """The progress now."""
+        in_flight = IN_FLIGHT.tallies()
+        for name in list_directory(self._output, "part-"):
+            if name in self._parts and name not in self._committed:
+                footer = read_footer(self._output, name)
+                if footer is not None:
+                    self._committed[name] = _tally(footer)
+        total = Tally()
+        for tally in self._committed.values():
+            total = total.plus(tally)
+        for name, tally in in_flight.items():
+            if name in self._parts and name not in self._committed:
+                total = total.plus(tally)
+        units_per_s, rows_per_s = self._rates(total)
+        rows_left = self._rows_total - total.rows
+        return Progress(
+            rows_done=total.rows,
+            rows_total=self._rows_total,
+            rows_failed=total.failed,
+            units_done=total.units,
+            units_per_s=units_per_s,
+            eta_s=rows_left / rows_per_s if rows_per_s > 0 else None,
+            parts_done=len(self._committed),
+            parts_total=len(self._parts),
+        )
+
+    def _rates(self, total: Tally) -> tuple[float, float]:
+        """Units and rows a second over the last minute."""
+        now = time.monotonic()
+        self._samples.append((now, total.rows, total.units))
+        while now - self._samples[0][0] > _RATE_WINDOW_S:
+            self._samples.popleft()
+        then, rows, units = self._samples[0]
+        passed_s = now - then
+        if passed_s <= 0:
+            return 0.0, 0.0
+        return max(total.units - units, 0.0) / passed_s, max(total.rows - rows, 0) / passed_s
+
+
+@contextmanager
+def reporting(
+    poller: ProgressPoller, output: str, report: Callable[[Progress], None] | None
+) -> Iterator[None]:
+    """Calls `report` from a thread until the block ends, and once more then."""
+    if report is None:
+        yield
+        return
+    ended = threading.Event()
+    interval_s = _LOCAL_INTERVAL_S if is_local(output) else _REMOTE_INTERVAL_S
+
+    def run() -> None:
+        while not ended.wait(interval_s):
+            report(poller.poll())
+
+    thread = threading.Thread(target=run, name="headrace-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        report(poller.poll())
+
+
+def _tally(footer: Footer) -> Tally:
+    return Tally(footer.rows, footer.rows_failed, footer.units)
