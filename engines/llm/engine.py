@@ -1,0 +1,162 @@
+"""Scheduler and runner joined: requests in, finished outputs out."""
+
+import time
+from typing import NamedTuple
+
+from headrace.engines.errors import RequestError
+from headrace.engines.llm.batch import PrefillBatch, Sampled
+from headrace.engines.llm.config import EngineConfig
+from headrace.engines.llm.page_pool import PagePool
+from headrace.engines.llm.request import CompletionOutput, FinishReason, LLMRequest, RequestOutput, Sequence
+from headrace.engines.llm.runner import Runner
+from headrace.engines.llm.sampling_params import MAX_STOP_IDS
+from headrace.engines.llm.scheduler import Scheduler
+from headrace.engines.llm.tokenizer import PromptTokenizer
+
+
+class LLMEngine:
+    """An engine for a driver: every method is called from one thread."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        tokenizer: PromptTokenizer,
+        config: EngineConfig,
+        *,
+        num_pages: int,
+        max_model_len: int,
+    ) -> None:
+        self._runner = runner
+        self._tokenizer = tokenizer
+        pool = PagePool(num_pages, config.page_size)
+        self._scheduler = Scheduler(config, pool, max_model_len, runner.shapes.prefill_rows)
+        self._counts = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
+
+    def add(self, request: LLMRequest) -> None:
+        """Queues a request; RequestError where it can never run."""
+        if len(self._stop_ids(request)) > MAX_STOP_IDS:
+            raise RequestError(f"more than {MAX_STOP_IDS} stop token ids: give fewer", kind="params")
+        self._scheduler.add(request)
+
+    def abort(self, request_id: str) -> None:
+        """Forgets a request and frees its pages."""
+        self._scheduler.abort(request_id)
+
+    def has_work(self) -> bool:
+        """Whether any request is unfinished."""
+        return self._scheduler.has_work()
+
+    def step(self) -> list[RequestOutput]:
+        """One dispatch, and the requests that it finished."""
+        batch = self._scheduler.next_batch()
+        stop_ids = [self._stop_ids(sequence.request) for sequence in batch.sequences]
+        now_s = time.monotonic()
+        for sequence in batch.sequences:
+            if sequence.first_scheduled_s is None:
+                sequence.first_scheduled_s = now_s
+        if isinstance(batch, PrefillBatch):
+            sampled = self._runner.run_prefill(batch, stop_ids)
+            return self._update_prefill(batch, sampled)
+        sampled = self._runner.run_decode(batch, stop_ids)
+        return self._update(batch.sequences, sampled)
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start."""
+        return {
+            **self._counts,
+            "dispatches": self._runner.num_dispatches,
+            "padding_tokens": self._runner.padding_tokens,
+            "compiles": self._runner.num_compiles,
+            "compile_s": self._runner.compile_s,
+            "preemptions": self._scheduler.num_preemptions,
+        }
+
+    def release(self) -> None:
+        """Gives the memory of weights and KV pages back; the engine cannot be used after."""
+        self._runner.release()
+
+    def _update_prefill(self, batch: PrefillBatch, sampled: Sampled) -> list[RequestOutput]:
+        done, rows = [], []
+        for row, (sequence, length) in enumerate(zip(batch.sequences, batch.lengths, strict=True)):
+            sequence.num_computed += length
+            if sequence.num_uncomputed == 0:
+                done.append(sequence)
+                rows.append(row)
+        # The token sampled here is not computed: `_update` counts every token but the last as computed.
+        for sequence in done:
+            sequence.num_computed -= 1
+        return self._update(done, Sampled(*(array[rows] for array in sampled)))
+
+    def _update(self, sequences: list[Sequence], sampled: Sampled) -> list[RequestOutput]:
+        now_s = time.monotonic()
+        outputs = []
+        for row, sequence in enumerate(sequences):
+            count = int(sampled.counts[row])
+            num_before = sequence.num_outputs
+            sequence.tokens.extend(sampled.tokens[row, :count].tolist())
+            sequence.num_computed += count
+            sequence.logprob += float(sampled.logprobs[row, :count].sum())
+            if sequence.first_token_s is None:
+                sequence.first_token_s = now_s
+            ending = self._find_ending(sequence, num_before)
+            if ending is None:
+                continue
+            surplus = sequence.num_outputs - ending.num_outputs
+            if surplus:
+                sequence.logprob -= float(sampled.logprobs[row, count - surplus : count].sum())
+            self._scheduler.finish(sequence)
+            outputs.append(self._output(sequence, ending, now_s))
+        return outputs
+
+    def _find_ending(self, sequence: Sequence, num_before: int) -> "_Ending | None":
+        """How the row ends, if it does; `num_before` of its outputs were there before the last dispatch."""
+        params = sequence.request.params
+        ids = sequence.output_ids
+        if params.stop:
+            for count in range(num_before + 1, len(ids) + 1):
+                text = self._tokenizer.decode(ids[:count])
+                found = [text.find(stop) for stop in params.stop if stop in text]
+                if found and count >= params.min_tokens:
+                    return _Ending(count, text[: min(found)], "stop")
+        if ids[-1] in self._stop_ids(sequence.request) and len(ids) >= max(params.min_tokens, 1):
+            return _Ending(len(ids), self._tokenizer.decode(ids), "stop")
+        if sequence.num_remaining == 0:
+            return _Ending(len(ids), self._tokenizer.decode(ids), "length")
+        return None
+
+    def _output(self, sequence: Sequence, ending: "_Ending", now_s: float) -> RequestOutput:
+        request = sequence.request
+        self._counts["requests"] += 1
+        self._counts["prompt_tokens"] += sequence.num_prompt
+        self._counts["completion_tokens"] += ending.num_outputs
+        assert sequence.first_scheduled_s is not None
+        assert sequence.first_token_s is not None
+        completion = CompletionOutput(
+            index=0,
+            text=ending.text,
+            token_ids=tuple(sequence.output_ids[: ending.num_outputs]),
+            finish_reason=ending.reason,
+            cumulative_logprob=sequence.logprob,
+            seed=None if request.params.is_greedy else request.seed,
+        )
+        return RequestOutput(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            outputs=(completion,),
+            quality_flags=request.quality_flags,
+            queue_s=sequence.first_scheduled_s - request.submit_time_s,
+            ttft_s=sequence.first_token_s - request.submit_time_s,
+            latency_s=now_s - request.submit_time_s,
+        )
+
+    def _stop_ids(self, request: LLMRequest) -> tuple[int, ...]:
+        """Tokens that end the request's text."""
+        params = request.params
+        eos = () if params.ignore_eos else self._tokenizer.eos_token_ids
+        return tuple(dict.fromkeys((*eos, *params.stop_token_ids)))
+
+
+class _Ending(NamedTuple):
+    num_outputs: int
+    text: str
+    reason: FinishReason

@@ -1,0 +1,210 @@
+"""The public face of the text engine."""
+
+import itertools
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from headrace.engines.checkpoints import Checkpoint, open_checkpoint
+from headrace.engines.compilation import enable_compilation_cache
+from headrace.engines.driver import Driver
+from headrace.engines.errors import ConfigError, RequestError, RowError
+from headrace.engines.llm.config import EngineConfig
+from headrace.engines.llm.engine import LLMEngine
+from headrace.engines.llm.families import load_decoder, read_model_config
+from headrace.engines.llm.kv_cache import choose_num_pages
+from headrace.engines.llm.request import LLMRequest, RequestOutput
+from headrace.engines.llm.runner import Runner
+from headrace.engines.llm.sampling_params import SamplingParams
+from headrace.engines.llm.tokenizer import Message, PromptTokenizer, fit_prompt
+from headrace.engines.precision import resolve_dtype
+from headrace.engines.sampling import derive_seed
+
+logger = logging.getLogger(__name__)
+
+Prompt = str | Sequence[int] | Sequence[Message]
+"""A text, token ids, or the messages of a conversation."""
+
+
+class LLM:
+    """A text model that stays loaded and serves any number of threads.
+
+    Raises:
+      ModelError: the model cannot be found, read or run.
+      ConfigError: the configuration does not fit the model or the memory.
+    """
+
+    def __init__(self, model: str | Checkpoint, config: EngineConfig | None = None) -> None:
+        started_s = time.monotonic()
+        enable_compilation_cache()
+        self.config = config or EngineConfig()
+        checkpoint = open_checkpoint(model) if isinstance(model, str) else model
+        dtype = resolve_dtype(self.config.dtype)
+        self.model_config = read_model_config(checkpoint.config)
+        self.max_model_len = _choose_max_model_len(self.config, self.model_config.max_position)
+        self._tokenizer = PromptTokenizer(checkpoint, self.config)
+        decoder = load_decoder(checkpoint, self.model_config, dtype)
+        num_pages = choose_num_pages(self.model_config, self.config, self.max_model_len, dtype)
+        runner = Runner(decoder, self.config, num_pages, self.max_model_len, dtype)
+        self._engine = LLMEngine(
+            runner, self._tokenizer, self.config, num_pages=num_pages, max_model_len=self.max_model_len
+        )
+        self._driver: Driver[LLMRequest, RequestOutput] = Driver(self._engine, name="llm")
+        self._driver.start()
+        self._request_numbers = itertools.count()
+        self._load_s = time.monotonic() - started_s
+        logger.info("loaded %s: %.1f s", checkpoint.model.spec, self._load_s)
+
+    @property
+    def num_slots(self) -> int:
+        """Rows that decode at the same time."""
+        return self.config.max_num_seqs
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> RequestOutput | list[RequestOutput]:
+        """The output of one prompt, or those of a list of prompts in its order.
+
+        A bad prompt gives an output with `error` set; the others are not touched.
+        """
+        if isinstance(prompts, str):
+            return self.generate([prompts], sampling_params)[0]  # pyright: ignore[reportIndexIssue]
+        return self._run(list(prompts), sampling_params)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> RequestOutput | list[RequestOutput]:
+        """The answer to one conversation, or those to a list of conversations in its order."""
+        if messages and isinstance(messages[0], Mapping):
+            return self._run([messages], sampling_params)[0]  # pyright: ignore[reportArgumentType]
+        return self._run(list(messages), sampling_params)  # pyright: ignore[reportArgumentType]
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str,
+        chat: bool = False,
+        system: str | None = None,
+    ) -> "Future[RequestOutput]":
+        """A future of the prompt's output; blocks while the engine's queue is full.
+
+        `chat` makes a plain prompt the user's turn of a conversation, after `system` where given. A fault of
+        the row comes back in the output's `error`; the future itself raises EngineError alone.
+        """
+        params = params or SamplingParams()
+        submit_time_s = time.monotonic()
+        try:
+            token_ids = self._encode(prompt, chat=chat, system=system)
+        except RequestError as error:
+            return _finished(RequestOutput(request_id=request_id, error=RowError.of(error)))
+        token_ids, was_cut = fit_prompt(token_ids, self.max_model_len - 1, self.config.overlong)
+        request = LLMRequest(
+            request_id=request_id,
+            prompt_token_ids=tuple(token_ids),
+            params=params,
+            seed=derive_seed(self.config.seed, request_id) if params.seed is None else params.seed % 2**63,
+            quality_flags=("prompt_truncated",) if was_cut else (),
+            submit_time_s=submit_time_s,
+        )
+        return _errors_to_outputs(self._driver.submit(request), request)
+
+    def abort(self, request_id: str) -> None:
+        """Drops a request that is not finished; its output carries an error of kind `aborted`."""
+        self._driver.abort(request_id)
+
+    def count_tokens(self, prompt: Prompt, *, chat: bool = False, system: str | None = None) -> int:
+        """Tokens of a prompt as the model would see it."""
+        return len(self._encode(prompt, chat=chat, system=system))
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start, and the seconds that loading took."""
+        return {**self._engine.metrics(), "load_s": self._load_s}
+
+    def close(self) -> None:
+        """Stops the engine and gives its memory back; requests in flight get EngineError."""
+        self._driver.stop(drain=False)
+        self._engine.release()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(
+        self, prompts: list[Any], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[RequestOutput]:
+        each = (
+            [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        )
+        if len(each) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts and {len(each)} sampling params: give one each, or one")
+        futures = [
+            self.submit(prompt, own, request_id=f"request-{next(self._request_numbers)}")
+            for prompt, own in zip(prompts, each, strict=True)
+        ]
+        return [future.result() for future in futures]
+
+    def _encode(self, prompt: Prompt, *, chat: bool, system: str | None) -> list[int]:
+        if isinstance(prompt, str):
+            if not chat:
+                return self._tokenizer.encode(prompt)
+            turns = [{"role": "user", "content": prompt}]
+            if system is not None:
+                turns.insert(0, {"role": "system", "content": system})
+            return self._tokenizer.encode_chat(turns)
+        if isinstance(prompt, Sequence) and prompt and all(isinstance(token, int) for token in prompt):
+            return [int(token) for token in prompt]  # pyright: ignore[reportArgumentType]
+        messages: list[Message] = list(prompt)  # pyright: ignore[reportAssignmentType]
+        if system is not None and not (messages and messages[0].get("role") == "system"):
+            messages.insert(0, {"role": "system", "content": system})
+        return self._tokenizer.encode_chat(messages)
+
+
+def _choose_max_model_len(config: EngineConfig, max_position: int) -> int:
+    if config.max_model_len is None:
+        return max_position
+    if config.max_model_len > max_position:
+        raise ConfigError(
+            f"max_model_len is {config.max_model_len}, the model was made for {max_position}: lower it"
+        )
+    return config.max_model_len
+
+
+def _finished(output: RequestOutput) -> "Future[RequestOutput]":
+    future: Future[RequestOutput] = Future()
+    future.set_result(output)
+    return future
+
+
+def _errors_to_outputs(future: "Future[RequestOutput]", request: LLMRequest) -> "Future[RequestOutput]":
+    """The same future, but a refused request gives an output that says why."""
+    outer: Future[RequestOutput] = Future()
+    outer.set_running_or_notify_cancel()
+
+    def forward(inner: "Future[RequestOutput]") -> None:
+        error = inner.exception()
+        if error is None:
+            outer.set_result(inner.result())
+        elif isinstance(error, RequestError):
+            outer.set_result(
+                RequestOutput(
+                    request_id=request.request_id,
+                    prompt_token_ids=request.prompt_token_ids,
+                    quality_flags=request.quality_flags,
+                    error=RowError.of(error),
+                )
+            )
+        else:
+            outer.set_exception(error)
+
+    future.add_done_callback(forward)
+    return outer

@@ -1,0 +1,112 @@
+"""What goes into the engine and what comes out of it."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headrace.engines.errors import RowError
+from headrace.engines.llm.sampling_params import SamplingParams
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LLMRequest:
+    """One prompt, in tokens, on its way into the engine."""
+
+    request_id: str
+    """Name that the output carries; unique among the requests in flight."""
+    prompt_token_ids: tuple[int, ...]
+    """The prompt."""
+    params: SamplingParams
+    """How to decode it."""
+    seed: int
+    """Seed of its draws; unused where the params are greedy."""
+    quality_flags: tuple[str, ...] = ()
+    """What happened to the prompt before, e.g. `prompt_truncated`."""
+    submit_time_s: float
+    """Clock (time.monotonic) at submission."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompletionOutput:
+    """One text made from a prompt."""
+
+    index: int
+    """Number of the sample, from 0."""
+    text: str
+    """The text, without special tokens and without what ended it."""
+    token_ids: tuple[int, ...]
+    """The tokens, an end-of-text or stop token included."""
+    finish_reason: FinishReason
+    """stop: a stop token or string; length: max_tokens or the context length."""
+    cumulative_logprob: float
+    """Sum of the tokens' log-probabilities under the unfiltered model (natural log)."""
+    seed: int | None
+    """Seed of the draws, in 0 .. 2**63 - 1; None where greedy."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestOutput:
+    """Everything about one finished request: either outputs or an error."""
+
+    request_id: str
+    """The request's name."""
+    prompt_token_ids: tuple[int, ...] = ()
+    """The prompt as the model saw it."""
+    outputs: tuple[CompletionOutput, ...] = ()
+    """The texts; empty where `error` is set."""
+    error: RowError | None = None
+    """Why the request failed; None where it did not."""
+    quality_flags: tuple[str, ...] = ()
+    """`prompt_truncated` where the prompt was cut to fit."""
+    cached_tokens: int = 0
+    """Prompt tokens whose keys and values were there already."""
+    queue_s: float | None = None
+    """Seconds from submission to the first dispatch."""
+    ttft_s: float | None = None
+    """Seconds from submission to the first token on the host."""
+    latency_s: float | None = None
+    """Seconds from submission to the finish."""
+
+    @property
+    def text(self) -> str:
+        """The first text; empty where the request failed."""
+        return self.outputs[0].text if self.outputs else ""
+
+
+@dataclass(kw_only=True, slots=True)
+class Sequence:
+    """A request inside the engine, with its pages and what it has made so far."""
+
+    request: LLMRequest
+    tokens: list[int]
+    max_total: int
+    """Tokens at which it ends: the prompt's plus max_tokens, or the context length."""
+    num_computed: int = 0
+    """Tokens whose keys and values are in the pages."""
+    pages: list[int] = field(default_factory=list)
+    logprob: float = 0.0
+    first_scheduled_s: float | None = None
+    first_token_s: float | None = None
+    num_preemptions: int = 0
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.tokens[self.num_prompt :]
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def num_remaining(self) -> int:
+        """Tokens that may still be made."""
+        return self.max_total - len(self.tokens)

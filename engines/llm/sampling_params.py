@@ -1,0 +1,60 @@
+"""How one request is decoded."""
+
+from dataclasses import dataclass
+
+from headrace.engines.errors import RequestError
+from headrace.engines.sampling import MIN_TEMPERATURE
+
+MAX_STOP_IDS = 16
+"""Stop token ids of one row, end-of-text tokens included, that the device can watch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingParams:
+    """Decoding parameters of one request; the defaults are greedy."""
+
+    max_tokens: int = 256
+    """Most new tokens; the context length may end a row before."""
+    min_tokens: int = 0
+    """New tokens before which no end-of-text or stop token is taken."""
+    temperature: float = 0.0
+    """0: the most likely token. Above: divides the logits before a draw."""
+    top_k: int = 0
+    """Draw from the k most likely tokens; 0 and -1: off."""
+    top_p: float = 1.0
+    """Draw from the fewest tokens whose probabilities reach this sum; 1: off."""
+    min_p: float = 0.0
+    """Draw from tokens with at least this share of the most likely one's probability; 0: off."""
+    seed: int | None = None
+    """Seed of the row's draws; where None, derived from the job seed and the row's id."""
+    stop: tuple[str, ...] = ()
+    """The text ends before the first of these strings."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end the text, beside the model's own."""
+    ignore_eos: bool = False
+    """The model's end-of-text tokens do not end the text."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        if self.max_tokens < 1:
+            raise RequestError(f"max_tokens is {self.max_tokens}, wanted at least 1", kind="params")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise RequestError(
+                f"min_tokens is {self.min_tokens}, wanted 0 to max_tokens ({self.max_tokens})", kind="params"
+            )
+        if not self.temperature >= 0.0:
+            raise RequestError(f"temperature is {self.temperature}, wanted 0 or more", kind="params")
+        if not 0.0 < self.top_p <= 1.0:
+            raise RequestError(f"top_p is {self.top_p}, wanted a share in (0, 1]", kind="params")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise RequestError(f"min_p is {self.min_p}, wanted a share in [0, 1]", kind="params")
+        if self.top_k < -1:
+            raise RequestError(f"top_k is {self.top_k}, wanted -1 or 0 (off) or a count", kind="params")
+        if any(not text for text in self.stop):
+            raise RequestError("a stop string is empty: it would end every text at once", kind="params")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is taken at every step."""
+        return self.temperature < MIN_TEMPERATURE

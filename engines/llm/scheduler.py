@@ -1,0 +1,160 @@
+"""Decides which rows the next dispatch works on, and which pages they get.
+
+A row has tokens and a number of them that are computed. What is not computed is prefilled, in chunks that
+fit the token budget; a row with one uncomputed token decodes. Rows that are running come before waiting
+ones, and a waiting row is admitted when a slot and the pages of its prompt are free.
+"""
+
+from collections import deque
+
+from headrace.engines.errors import RequestError
+from headrace.engines.llm.batch import DecodeBatch, PrefillBatch
+from headrace.engines.llm.config import EngineConfig
+from headrace.engines.llm.page_pool import PagePool
+from headrace.engines.llm.request import LLMRequest, Sequence
+
+REFILL_SHARE = 8
+"""While rows wait, a decode burst ends when one in so many of its rows has finished."""
+
+
+class Scheduler:
+    """Waiting and running rows of one engine."""
+
+    def __init__(
+        self, config: EngineConfig, pool: PagePool, max_model_len: int, max_prefill_rows: int
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._max_model_len = max_model_len
+        self._max_prefill_rows = max_prefill_rows
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self.num_preemptions = 0
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def add(self, request: LLMRequest) -> None:
+        """Queues a request.
+
+        Raises:
+          RequestError: it could never run: its prompt, or its prompt with its output, is too long.
+        """
+        num_prompt = len(request.prompt_token_ids)
+        if num_prompt == 0:
+            raise RequestError("the prompt is empty: it has no tokens", kind="prompt_empty")
+        if num_prompt >= self._max_model_len:
+            raise RequestError(
+                f"prompt has {num_prompt} tokens, the engine takes {self._max_model_len - 1}: "
+                "raise max_model_len, shorten the prompt or set overlong to truncate-left or -right",
+                kind="prompt_too_long",
+            )
+        max_total = min(num_prompt + request.params.max_tokens, self._max_model_len)
+        if self._pool.pages_for(max_total) > self._pool.num_usable:
+            raise RequestError(
+                f"prompt and output have up to {max_total} tokens, all KV pages together hold "
+                f"{self._pool.num_usable * self._pool.page_size}: raise num_pages or lower max_tokens",
+                kind="prompt_too_long",
+            )
+        self._waiting.append(
+            Sequence(request=request, tokens=list(request.prompt_token_ids), max_total=max_total)
+        )
+
+    def abort(self, request_id: str) -> None:
+        """Forgets a row and frees its pages."""
+        for sequence in self._running:
+            if sequence.request.request_id == request_id:
+                self.finish(sequence)
+                return
+        self._waiting = deque(s for s in self._waiting if s.request.request_id != request_id)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Takes a row out and frees its pages."""
+        self._running.remove(sequence)
+        self._release(sequence)
+
+    def next_batch(self) -> PrefillBatch | DecodeBatch:
+        """The next dispatch. Prefills go first: a decode pays more the more rows it has."""
+        assert self.has_work()
+        self._admit()
+        prefill = self._next_prefill()
+        return prefill if prefill is not None else self._next_decode()
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._config.max_num_seqs:
+            sequence = self._waiting[0]
+            pages = self._pool.allocate(self._pool.pages_for(self._tokens_to_reserve(sequence)))
+            if pages is None:
+                return
+            sequence.pages = pages
+            self._running.append(self._waiting.popleft())
+
+    def _tokens_to_reserve(self, sequence: Sequence) -> int:
+        """All that the row can ever need where preemption is out of the question, else its tokens so far."""
+        return sequence.max_total if self._config.deterministic else len(sequence.tokens)
+
+    def _next_prefill(self) -> PrefillBatch | None:
+        budget = self._config.max_num_batched_tokens
+        sequences, lengths = [], []
+        for sequence in self._running:
+            if budget == 0 or len(sequences) == self._max_prefill_rows:
+                break
+            if not _is_prefilling(sequence):
+                continue
+            length = min(sequence.num_uncomputed, budget)
+            budget -= length
+            sequences.append(sequence)
+            lengths.append(length)
+        return PrefillBatch(sequences, lengths) if sequences else None
+
+    def _next_decode(self) -> DecodeBatch:
+        max_steps = self._config.decode_burst
+        while not self._reserve(max_steps):
+            if max_steps > 1:
+                max_steps //= 2
+            else:
+                self._preempt(self._running[-1])
+        num_rows = len(self._running)
+        min_active = num_rows - num_rows // REFILL_SHARE if self._waiting else 1
+        return DecodeBatch(list(self._running), max_steps, min_active)
+
+    def _reserve(self, max_steps: int) -> bool:
+        """Gives every running row the pages of its next `max_steps` tokens, or none of them."""
+        wanted = [
+            self._pool.pages_for(sequence.num_computed + min(max_steps, sequence.num_remaining))
+            - len(sequence.pages)
+            for sequence in self._running
+        ]
+        pages = self._pool.allocate(sum(max(count, 0) for count in wanted))
+        if pages is None:
+            return False
+        for sequence, count in zip(self._running, wanted, strict=True):
+            for _ in range(count):
+                sequence.pages.append(pages.pop())
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Sends the newest row back to the head of the queue; its tokens are computed again later."""
+        assert len(self._running) > 1, "a row alone always fits: admission saw to it"
+        self.finish(sequence)
+        sequence.num_computed = 0
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self._waiting.appendleft(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._pool.free(sequence.pages)
+        sequence.pages = []
+
+
+def _is_prefilling(sequence: Sequence) -> bool:
+    """A fresh or preempted row; one that decodes has exactly its last token uncomputed."""
+    return sequence.num_computed == 0 or sequence.num_uncomputed > 1
