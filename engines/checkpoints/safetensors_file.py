@@ -62,8 +62,9 @@ class SafetensorsFile:
         (length,) = self._file.unpack("<Q")
         if length > _MAX_HEADER_BYTES:
             raise self._file.damaged(f"its header would have {length} bytes")
+        text = self._file.take(length)
         try:
-            header = json.loads(self._file.take(length))
+            header = json.loads(text)
             header.pop("__metadata__", None)
         except (ValueError, TypeError, AttributeError):
             raise self._file.damaged("its header is not a JSON object") from None
@@ -71,9 +72,12 @@ class SafetensorsFile:
 
     def _data_bytes(self) -> int:
         try:
-            ranges = [facts["data_offsets"] for facts in self._header.values()]
-            if any(not 0 <= begin <= end for begin, end in ranges):
-                raise self._file.damaged("a tensor begins before the data or after its end")
-            return max((end for _, end in ranges), default=0)
-        except (KeyError, TypeError):
+            ranges = [
+                (begin, end) for begin, end in (facts["data_offsets"] for facts in self._header.values())
+            ]
+            in_order = all(0 <= begin <= end for begin, end in ranges)
+        except (KeyError, TypeError, ValueError):
             raise self._file.damaged("its header is no list of tensors") from None
+        if not in_order:
+            raise self._file.damaged("a tensor begins before the data or after its end")
+        return max((end for _, end in ranges), default=0)
