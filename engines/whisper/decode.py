@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int32, UInt32
+from jaxtyping import Array, Bool, Float32, Int32, PyTree, UInt32
 
 from headrace.audio import log_mel_batch
 from headrace.engines.whisper.config import ModelDims
@@ -181,10 +181,10 @@ def programs(model: WhisperModel, decoding: Decoding) -> "Programs":
     """The jitted programs, over the model's parameters as a plain pytree."""
     graph, params = nnx.split(model)
 
-    def admit_program(params: nnx.State, slots: Slots, arrival: Arrival) -> Slots:
+    def admit_program(params: PyTree, slots: Slots, arrival: Arrival) -> Slots:
         return admit(nnx.merge(graph, params), slots, arrival)
 
-    def burst_program(params: nnx.State, slots: Slots, min_active: Int32[Array, ""]) -> Slots:
+    def burst_program(params: PyTree, slots: Slots, min_active: Int32[Array, ""]) -> Slots:
         return decode_burst(nnx.merge(graph, params), slots, min_active, decoding)
 
     return Programs(
@@ -196,7 +196,7 @@ def programs(model: WhisperModel, decoding: Decoding) -> "Programs":
 
 
 class Programs(NamedTuple):
-    params: nnx.State
+    params: PyTree
     admit: Callable
     burst: Callable
     restart: Callable

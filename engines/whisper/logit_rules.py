@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ class History(NamedTuple):
     """Rows that are to give timestamps."""
 
 
+@runtime_checkable
 class LogitRule(Protocol):
     def __call__(self, logits: Float32[Array, "B V"], history: History) -> Float32[Array, "B V"]: ...
 
