@@ -1,9 +1,11 @@
 """Cuts a recording into windows that overlap by strides."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.audio.recording import SAMPLE_RATE
 
+Seconds = float | int
 MAX_CHUNK_S = 30.0
 """The longest window that Whisper's encoder takes."""
 
@@ -19,8 +21,8 @@ class Window(NamedTuple):
 
 def cut_windows(
     num_samples: int,
-    chunk_length_s: float = MAX_CHUNK_S,
-    stride_length_s: float | tuple[float, float] | None = None,
+    chunk_length_s: Seconds = MAX_CHUNK_S,
+    stride_length_s: Seconds | Sequence[Seconds] | None = None,
 ) -> list[Window]:
     """Windows that cover samples 0 to num_samples; none for an empty recording.
 
@@ -49,7 +51,7 @@ def cut_windows(
 
 
 def _lengths(
-    chunk_length_s: float, stride_length_s: float | tuple[float, float] | None
+    chunk_length_s: Seconds, stride_length_s: Seconds | Sequence[Seconds] | None
 ) -> tuple[int, int, int]:
     """Chunk, left and right stride in samples."""
     if not 0 < chunk_length_s <= MAX_CHUNK_S:
@@ -58,11 +60,13 @@ def _lengths(
         )
     if stride_length_s is None:
         stride_length_s = chunk_length_s / 6
-    sides = stride_length_s if isinstance(stride_length_s, tuple) else (stride_length_s, stride_length_s)
-    chunk, left, right = (round(seconds * SAMPLE_RATE) for seconds in (chunk_length_s, *sides))
-    if left < 0 or right < 0 or left + right >= chunk:
-        raise ValueError(
-            f"stride_length_s is {sides[0]:g} left and {sides[1]:g} right, wanted 0 or more with a sum below "
-            f"chunk_length_s ({chunk_length_s:g}): shorten the strides"
-        )
-    return chunk, left, right
+    sides = stride_length_s if isinstance(stride_length_s, Sequence) else (stride_length_s, stride_length_s)
+    chunk = round(chunk_length_s * SAMPLE_RATE)
+    if len(sides) == 2 and all(0 <= side < chunk_length_s for side in sides):
+        left, right = (round(side * SAMPLE_RATE) for side in sides)
+        if left + right < chunk:
+            return chunk, left, right
+    raise ValueError(
+        f"stride_length_s is {stride_length_s}, wanted seconds or (left, right), 0 or more and with a sum "
+        f"below chunk_length_s ({chunk_length_s:g}): shorten the strides"
+    )

@@ -1,0 +1,83 @@
+"""Recordings of every kind, made as the tests need them."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import soundfile
+
+
+@pytest.fixture(scope="session")
+def chirp() -> Callable[..., np.ndarray]:
+    """Makes float32 samples of a rising tone with a little noise, the same every time."""
+
+    def make(seconds: float, rate: int = 16_000) -> np.ndarray:
+        times = np.arange(round(seconds * rate)) / rate
+        noise = np.random.default_rng(0).normal(scale=0.01, size=times.size)
+        return (0.3 * np.sin(2 * np.pi * (200 + 100 * times) * times) + noise).astype(np.float32)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sound_file(chirp: Callable[..., np.ndarray]) -> Callable[..., bytes]:
+    """Makes the bytes of a chirp in a format of libsndfile."""
+
+    def make(
+        container: str, subtype: str, *, seconds: float = 2.0, rate: int = 16_000, channels: int = 1
+    ) -> bytes:
+        file = io.BytesIO()
+        samples = np.repeat(chirp(seconds, rate)[:, None], channels, axis=1)
+        soundfile.write(file, samples, rate, format=container, subtype=subtype)
+        return file.getvalue()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def media_file(
+    chirp: Callable[..., np.ndarray], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., bytes]:
+    """Makes the bytes of a chirp in a format of FFmpeg, stereo, 48 kHz, on request behind a video track."""
+
+    def make(
+        container: str,
+        codec: str,
+        *,
+        seconds: float = 2.0,
+        options: dict[str, str] | None = None,
+        video: bool = False,
+    ) -> bytes:
+        path = tmp_path_factory.mktemp("media") / "file"
+        with av.open(str(path), "w", format=container, options=options or {}) as output:
+            if video:
+                _encode_video(output, seconds)
+            _encode_audio(output, codec, chirp(seconds, 48_000))
+        return Path(path).read_bytes()
+
+    return make
+
+
+def _encode_audio(output: av.container.OutputContainer, codec: str, samples: np.ndarray) -> None:
+    stream = output.add_stream(codec, rate=48_000, layout="stereo")
+    resampler = av.AudioResampler(format=stream.format, layout="stereo", rate=48_000)
+    for start in range(0, samples.size, 1024):
+        block = np.repeat(samples[None, start : start + 1024], 2, axis=0)
+        frame = av.AudioFrame.from_ndarray(block, format="fltp", layout="stereo")
+        frame.sample_rate, frame.pts = 48_000, start
+        for converted in resampler.resample(frame):
+            output.mux(stream.encode(converted))
+    for converted in resampler.resample(None):
+        output.mux(stream.encode(converted))
+    output.mux(stream.encode(None))
+
+
+def _encode_video(output: av.container.OutputContainer, seconds: float) -> None:
+    stream = output.add_stream("mpeg4", rate=5)
+    stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+    for _ in range(round(seconds * 5)):
+        output.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")))
+    output.mux(stream.encode(None))
