@@ -10,6 +10,7 @@ block type, uint64 offset in the data, which begin at the next multiple of gener
 """
 
 import math
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,12 +160,29 @@ def _value(file: MappedFile, kind: int, depth: int = 0) -> Any:
     if item in _SCALARS:
         file.require(file.offset + count)  # before the format of a huge count is made
         return list(file.unpack(f"<{count}{_SCALARS[item]}"))
+    if item == _STRING:
+        return _strings(file, count)
     return [_value(file, item, depth + 1) for _ in range(count)]
 
 
-def _string(file: MappedFile) -> str:
-    (length,) = file.unpack("<Q")
+def _strings(file: MappedFile, count: int) -> list[str]:
+    """The next strings, in one loop: a vocabulary has hundreds of thousands."""
+    buffer, place, end = file.buffer, file.offset, len(file.buffer)
+    lengths, found = struct.Struct("<Q"), []
     try:
-        return file.take(length).decode()
+        for _ in range(count):
+            start = place + 8
+            if start > end:
+                file.require(start)
+            place = start + lengths.unpack_from(buffer, place)[0]
+            if place > end:
+                file.require(place)
+            found.append(buffer[start:place].decode())
     except UnicodeDecodeError:
-        raise file.damaged("a name or a string is not text") from None
+        raise file.damaged("a string is not text") from None
+    file.offset = place
+    return found
+
+
+def _string(file: MappedFile) -> str:
+    return _strings(file, 1)[0]
