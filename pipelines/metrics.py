@@ -43,7 +43,7 @@ def part_metrics(
     """Sums of the columns `sums`, and mean, median, 95th percentile and maximum of the columns `times`."""
     found: dict[str, float] = {}
     for name in sums:
-        found[name] = sum(value for row in rows if (value := row.get(name)) is not None)
+        found[name] = float(sum(value for row in rows if (value := row.get(name)) is not None))
     for name in times:
         values = [value for row in rows if (value := row.get(name)) is not None]
         if values:

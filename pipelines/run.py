@@ -1,14 +1,59 @@
-"""The two jobs from end to end: checks, pipeline, commit, summary."""
+"""The two jobs from end to end: checks, plan, pipeline, what is written about the run, summary."""
 
-from collections.abc import Callable, Sequence
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from headrace.pipelines.config import GenerateConfig, Progress, RunSummary, TranscribeConfig
+from headrace.audio import HeadraceError
+from headrace.engines.checkpoints import resolve_model
+from headrace.pipelines.commit import Footer, is_part_of, read_footer
+from headrace.pipelines.config import (
+    GenerateConfig,
+    InputError,
+    OutputError,
+    Progress,
+    RunConfig,
+    RunError,
+    RunSummary,
+    TranscribeConfig,
+)
+from headrace.pipelines.files import normalise
+from headrace.pipelines.fingerprint import parameters, run_fingerprint
+from headrace.pipelines.generate import GenerateWork
+from headrace.pipelines.in_flight import STOP
+from headrace.pipelines.listing import Listing, list_inputs
+from headrace.pipelines.metrics import add_up, write_metrics
+from headrace.pipelines.output_directory import (
+    mark_success,
+    open_output,
+    refuse_foreign_output,
+    refuse_unwritable_output,
+)
+from headrace.pipelines.pipeline import pipeline_options, run_pipeline
+from headrace.pipelines.plan import Plan, make_plan
+from headrace.pipelines.progress import ProgressPoller, reporting
+from headrace.pipelines.run_record import (
+    ModelRecord,
+    RunRecord,
+    current_versions,
+    differences,
+    read_record,
+    record_config,
+    write_record,
+)
+from headrace.pipelines.transcribe import TranscribeWork
+from headrace.pipelines.work import Work
+
+logger = logging.getLogger(__name__)
+
+OnProgress = Callable[[Progress], None]
 
 
 def run_generate(
-    config: GenerateConfig,
-    beam_args: Sequence[str] = (),
-    on_progress: Callable[[Progress], None] | None = None,
+    config: GenerateConfig, beam_args: Sequence[str] = (), on_progress: OnProgress | None = None
 ) -> RunSummary:
     """Summary of a run that wrote one result row for each prompt of the input to `config.output`.
 
@@ -18,14 +63,13 @@ def run_generate(
       InputError: an option or the input is wrong; nothing was run.
       OutputError: the output directory belongs to another run or cannot be written; nothing was run.
       ModelError: the model cannot be used; nothing was run.
+      RunError: the run broke off; the same call goes on from what was committed.
     """
-    raise NotImplementedError
+    return _run(GenerateWork(config=config), beam_args, on_progress)
 
 
 def run_transcribe(
-    config: TranscribeConfig,
-    beam_args: Sequence[str] = (),
-    on_progress: Callable[[Progress], None] | None = None,
+    config: TranscribeConfig, beam_args: Sequence[str] = (), on_progress: OnProgress | None = None
 ) -> RunSummary:
     """Summary of a run that wrote one result row for each recording of the input to `config.output`.
 
@@ -35,5 +79,171 @@ def run_transcribe(
       InputError: an option or the input is wrong; nothing was run.
       OutputError: the output directory belongs to another run or cannot be written; nothing was run.
       ModelError: the model cannot be used; nothing was run.
+      RunError: the run broke off; the same call goes on from what was committed.
     """
-    raise NotImplementedError
+    return _run(TranscribeWork(config=config), beam_args, on_progress)
+
+
+def _run(work: Work, beam_args: Sequence[str], on_progress: OnProgress | None) -> RunSummary:
+    output = normalise(work.config.output)
+    before = read_record(output)
+    refuse_foreign_output(output, has_record=before is not None)
+    _check_options(work)
+    listing = list_inputs(work.config.inputs, leave_out=output, root=before.root if before else None)
+    refuse_unwritable_output(output)
+    model = _find_model(work.config)
+    _refuse_other_run(before, output, work, model)
+    plan = make_plan(work, listing, output, run_fingerprint(work.job, model.fingerprint, work.config), before)
+    work = work.with_kept(plan.kept)
+    record = _new_record(work, model, listing, plan, before)
+    open_output(output)
+    _write(output, record)
+    logger.info("rows: %d, parts to do: %d of %d", _rows(plan), len(plan.tasks), len(plan.chunks))
+    started_s = time.monotonic()
+    try:
+        with reporting(ProgressPoller(output, plan.chunks, plan.reused), output, on_progress):
+            counters = _run_tasks(work, output, plan, beam_args)
+    except RunError as error:
+        _write(output, replace(record, state="broken"))
+        raise _with_remedy(error, output, plan) from error
+    return _finish(work, output, plan, record, counters, time.monotonic() - started_s)
+
+
+def _check_options(work: Work) -> None:
+    try:
+        work.check()
+    except HeadraceError as error:
+        raise InputError(str(error)) from error
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _find_model(config: RunConfig) -> ModelRecord:
+    model = resolve_model(config.model, revision=config.revision)
+    return ModelRecord(
+        spec=config.model, format=model.format, revision=model.revision, fingerprint=model.fingerprint
+    )
+
+
+def _refuse_other_run(before: RunRecord | None, output: str, work: Work, model: ModelRecord) -> None:
+    found = differences(before, work.job, model, parameters(work.config)) if before else []
+    if found:
+        raise OutputError(
+            f"{output} holds another run: {'; '.join(found)}: "
+            "run it as before or choose another output directory"
+        )
+
+
+def _new_record(
+    work: Work, model: ModelRecord, listing: Listing, plan: Plan, before: RunRecord | None
+) -> RunRecord:
+    launch = {"started_at": time.time(), "parts_reused": len(plan.reused), "parts_to_do": len(plan.tasks)}
+    return RunRecord(
+        job=work.job,
+        config=record_config(work.config),
+        parameters=parameters(work.config),
+        model=model,
+        versions=current_versions(),
+        devices=before.devices if before else (),
+        root=listing.root,
+        shards=plan.shards,
+        kept=plan.kept,
+        launches=[*(before.launches if before else ()), launch],
+    )
+
+
+def _write(output: str, record: RunRecord) -> None:
+    try:
+        write_record(output, record)
+    except OSError as error:
+        raise OutputError(f"cannot write to the output {output}: {error.strerror or error}") from error
+
+
+def _run_tasks(work: Work, output: str, plan: Plan, beam_args: Sequence[str]) -> Mapping[str, int]:
+    if not plan.tasks:
+        return {}
+    STOP.clear()
+    try:
+        return run_pipeline(work, output, plan.tasks, pipeline_options(beam_args)).counters
+    except BaseException:
+        STOP.set()
+        raise
+
+
+def _with_remedy(error: RunError, output: str, plan: Plan) -> RunError:
+    done = sum(read_footer(output, chunk.part_name) is not None for chunk in plan.chunks)
+    return RunError(
+        f"the run broke off with {done} of {len(plan.chunks)} parts committed: {error} "
+        "(the same command goes on from there)"
+    )
+
+
+def _finish(
+    work: Work, output: str, plan: Plan, record: RunRecord, counters: Mapping[str, int], wall_s: float
+) -> RunSummary:
+    footers = dict(plan.reused)
+    for task in plan.tasks:
+        footer = read_footer(output, task.chunk.part_name)
+        if footer is None or not is_part_of(footer, task.chunk):
+            raise _with_remedy(RunError(f"{task.chunk.part_name} was not committed"), output, plan)
+        footers[footer.part] = footer
+    new = [footers[task.chunk.part_name] for task in plan.tasks]
+    summary = _summary(work, output, footers, new, wall_s, counters.get("model_loads", 0))
+    write_metrics(output, footers.values())
+    _write(output, _done(record, footers, summary))
+    mark_success(output)
+    return summary
+
+
+def _summary(
+    work: Work,
+    output: str,
+    footers: Mapping[str, Footer],
+    new: Sequence[Footer],
+    wall_s: float,
+    model_loads: int,
+) -> RunSummary:
+    return RunSummary(
+        rows=sum(footer.rows for footer in footers.values()),
+        rows_failed=sum(footer.rows_failed for footer in footers.values()),
+        errors_by_kind=add_up(footer.errors for footer in footers.values()),
+        units=math.fsum(footer.units for footer in footers.values()),
+        unit=work.unit,
+        rows_run=sum(footer.rows for footer in new),
+        units_run=math.fsum(footer.units for footer in new),
+        wall_s=wall_s,
+        output=output,
+        parts_total=len(footers),
+        parts_reused=len(footers) - len(new),
+        model_loads=model_loads,
+    )
+
+
+def _done(record: RunRecord, footers: Mapping[str, Footer], summary: RunSummary) -> RunRecord:
+    totals: dict[str, Any] = {
+        "rows": summary.rows,
+        "rows_failed": summary.rows_failed,
+        "errors": dict(summary.errors_by_kind),
+        "unit": summary.unit,
+        "units": summary.units,
+        "parts": summary.parts_total,
+    }
+    launch = {
+        **record.launches[-1],
+        "finished_at": time.time(),
+        "wall_s": summary.wall_s,
+        "rows": summary.rows_run,
+        "units": summary.units_run,
+        "model_loads": summary.model_loads,
+    }
+    return replace(
+        record,
+        state="done",
+        devices=sorted({footer.device for footer in footers.values()}),
+        totals=totals,
+        launches=[*record.launches[:-1], launch],
+    )
+
+
+def _rows(plan: Plan) -> int:
+    return sum(chunk.rows for chunk in plan.chunks)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from headrace.pipelines.scans import TableRow
 from headrace.pipelines.schemas import kept_name
 
 
+@runtime_checkable
 class ServingEngine(Protocol):
     """What the pipelines use of an engine, besides its `submit`."""
 
@@ -54,6 +55,7 @@ class ResultRow(NamedTuple):
     units: float
 
 
+@runtime_checkable
 class Work(Protocol):
     """A job as the DoFn sees it; pickled once, to every worker."""
 
@@ -77,7 +79,7 @@ class Work(Protocol):
         """Most files that are no tables in a shard."""
         ...
 
-    def with_kept(self, kept: pa.Schema) -> Self:
+    def with_kept(self, kept: pa.Schema) -> "Work":
         """The same with these columns carried through."""
         ...
 

@@ -97,4 +97,6 @@ def _write_weights(directory: Path, vocab: int) -> None:
         f"{name}.weight": rng.normal(0, 0.2, shape).astype(np.float32) + (len(shape) == 1)
         for name, shape in shapes.items()
     }
-    save_file({name: tensor.astype(np.float32) for name, tensor in tensors.items()}, directory / "model.safetensors")
+    save_file(
+        {name: tensor.astype(np.float32) for name, tensor in tensors.items()}, directory / "model.safetensors"
+    )

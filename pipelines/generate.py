@@ -1,0 +1,174 @@
+"""The job that continues prompts: rows to requests of the LLM engine, its outputs to rows of the results."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from headrace.engines import RequestError, RowError
+from headrace.engines.checkpoints import open_checkpoint, resolve_model
+from headrace.engines.llm import LLM, EngineConfig, RequestOutput, SamplingParams
+from headrace.pipelines.config import GenerateConfig, InputError, Unit
+from headrace.pipelines.prompts import Prompt, fill_template, read_prompt, template_fields
+from headrace.pipelines.scans import TableRow
+from headrace.pipelines.schemas import generate_schema
+from headrace.pipelines.tables import TABLE_FORMATS, table_format
+from headrace.pipelines.work import (
+    ResultRow,
+    Work,
+    WorkRow,
+    kept_values,
+    require_columns,
+    row_key,
+    without_half_characters,
+)
+
+PROMPT_COLUMNS = ("prompt", "messages")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateWork:
+    """Prompts of tables, one result each."""
+
+    config: GenerateConfig
+    """What the run was told."""
+    kept: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    """The input columns that are carried through, with their types."""
+
+    job: ClassVar[str] = "generate"
+    unit: ClassVar[Unit] = "tokens"
+    sums: ClassVar[tuple[str, ...]] = ("prompt_tokens", "cached_tokens", "completion_tokens")
+    times: ClassVar[tuple[str, ...]] = ("queue_s", "ttft_s", "latency_s")
+
+    @property
+    def schema(self) -> pa.Schema:
+        return generate_schema(self.config.with_columns, self.kept)
+
+    @property
+    def files_per_shard(self) -> int:
+        return 1
+
+    def with_kept(self, kept: pa.Schema) -> Work:
+        return replace(self, kept=kept)
+
+    def is_table(self, path: str) -> bool:
+        if table_format(path) is None:
+            endings = ", ".join(f".{each}" for each in TABLE_FORMATS)
+            raise InputError(f"{path} is not a table of prompts: give files that end in {endings}")
+        return True
+
+    def content_columns(self, source: str, columns: Sequence[str]) -> tuple[str, ...]:
+        if self.config.template is not None:
+            wanted = template_fields(self.config.template)
+        elif self.config.prompt_column is not None:
+            wanted = (self.config.prompt_column,)
+        else:
+            wanted = next(((name,) for name in PROMPT_COLUMNS if name in columns), PROMPT_COLUMNS[:1])
+        require_columns(wanted, source, columns)
+        return wanted
+
+    def check(self) -> None:
+        sampling_params(self.config)
+        engine_config(self.config)
+        if self.config.template is not None:
+            template_fields(self.config.template)
+
+    def load(self) -> LLM:
+        model = resolve_model(self.config.model, revision=self.config.revision)
+        return LLM(open_checkpoint(model), engine_config(self.config))
+
+    def prepare(self, row: TableRow, path: str, source: str, content: Sequence[str]) -> WorkRow:
+        key = row_key(self.config, source, row.row, row.values)
+        if row.error is not None:
+            return WorkRow(key=key, error=row.error)
+        shown = kept_values(self.kept, generate_schema(self.config.with_columns), row.values)
+        try:
+            prompt = self._prompt(row, content)
+        except RequestError as error:
+            return WorkRow(key=key, shown=shown, error=RowError.of(error))
+        row_shown = {"prompt": prompt.shown, **shown}
+        return without_half_characters(WorkRow(key=key, payload=prompt.content, shown=row_shown))
+
+    def prepare_file(self, path: str, source: str) -> WorkRow:
+        raise AssertionError("every file of prompts is a table")
+
+    def submit(self, engine: LLM, row: WorkRow) -> "Future[RequestOutput]":
+        # A system message means a conversation.
+        chat = self.config.chat or self.config.system is not None
+        params = sampling_params(self.config)
+        return engine.submit(
+            row.payload, params, request_id=row.request_id, chat=chat, system=self.config.system
+        )
+
+    def finish(self, row: WorkRow, output: RequestOutput) -> ResultRow:
+        if output.error is not None:
+            return self._failed(row, output.error, output)
+        completion = output.outputs[0]
+        values = {
+            **row.key,
+            **row.shown,
+            "text": completion.text,
+            "finish_reason": completion.finish_reason,
+            "prompt_tokens": len(output.prompt_token_ids),
+            "cached_tokens": output.cached_tokens,
+            "completion_tokens": len(completion.token_ids),
+            "seed": completion.seed,
+            "quality_flags": list(output.quality_flags),
+            "error": None,
+            "queue_s": output.queue_s,
+            "ttft_s": output.ttft_s,
+            "latency_s": output.latency_s,
+            "token_ids": completion.token_ids,
+            "cumulative_logprob": completion.cumulative_logprob,
+        }
+        return ResultRow(values, None, float(len(completion.token_ids)))
+
+    def fail(self, row: WorkRow) -> ResultRow:
+        assert row.error is not None, "the row has no error"
+        return self._failed(row, row.error, None)
+
+    def _failed(self, row: WorkRow, error: RowError, output: RequestOutput | None) -> ResultRow:
+        flags = list(output.quality_flags) if output else []
+        values = {**row.key, **row.shown, "finish_reason": "error", "quality_flags": flags}
+        return ResultRow({**values, "error": error.message}, error, 0.0)
+
+    def _prompt(self, row: TableRow, content: Sequence[str]) -> Prompt:
+        if self.config.template is not None:
+            return fill_template(self.config.template, row.values)
+        return read_prompt(content[0], row.values)
+
+
+def sampling_params(config: GenerateConfig) -> SamplingParams:
+    """How each row is sampled; a row's seed is left to the engine, which derives it from the job's."""
+    return SamplingParams(
+        max_tokens=config.max_tokens,
+        min_tokens=config.min_tokens,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        min_p=config.min_p,
+        stop=config.stop,
+        stop_token_ids=config.stop_token_ids,
+        ignore_eos=config.ignore_eos,
+    )
+
+
+def engine_config(config: GenerateConfig) -> EngineConfig:
+    """How the engine is set up; what the run was not told is left to the engine's own defaults."""
+    chosen: dict[str, Any] = {
+        "max_num_seqs": config.max_num_seqs,
+        "max_model_len": config.max_model_len,
+        "page_size": config.page_size,
+        "eos_token_ids": config.eos_token_ids or None,
+        "bos_token_id": config.bos_token_id,
+        "pad_token_id": config.pad_token_id,
+    }
+    return EngineConfig(
+        dtype=config.dtype,
+        deterministic=config.deterministic,
+        overlong=config.overlong,
+        seed=config.seed,
+        **{name: value for name, value in chosen.items() if value is not None},
+    )

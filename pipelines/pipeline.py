@@ -1,0 +1,91 @@
+"""The Beam pipeline: chunks, spread over the workers, each run and committed by RunChunk."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import apache_beam as beam
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.utils.shared import Shared
+
+from headrace.pipelines.config import RunError
+from headrace.pipelines.plan import ChunkTask
+from headrace.pipelines.run_chunk import NAMESPACE, RunChunk
+from headrace.pipelines.work import Work
+
+# Two bundles at a time, so that the tail of one chunk overlaps the head of the next.
+_DEFAULT_RUNNER = ["--runner=FnApiRunner", "--direct_running_mode=multi_threading"]
+_DEFAULT_WORKERS = ["--direct_num_workers=2"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineResult:
+    """What a pipeline reports."""
+
+    counters: Mapping[str, int]
+    """Beam's counters of our namespace, by name."""
+
+
+def pipeline_options(beam_args: Sequence[str]) -> PipelineOptions:
+    """Beam's options; where no runner is named, FnApiRunner with two threads."""
+    options = PipelineOptions(list(beam_args))
+    if options.view_as(StandardOptions).runner is not None:
+        return options
+    # The last of an option's values counts: what the user gave goes after the defaults.
+    one_worker = options.view_as(DirectOptions).direct_running_mode == "in_memory" and any(
+        arg.partition("=")[0] == "--direct_running_mode" for arg in beam_args
+    )
+    return PipelineOptions([*_DEFAULT_RUNNER, *([] if one_worker else _DEFAULT_WORKERS), *beam_args])
+
+
+def run_pipeline(
+    work: Work, output: str, tasks: Sequence[ChunkTask], options: PipelineOptions
+) -> PipelineResult:
+    """Runs the chunks; when this returns every one of them is committed.
+
+    Raises:
+      RunError: the run broke off; chunks that were committed stay so.
+    """
+    pipeline = beam.Pipeline(options=options)
+    _ = (
+        pipeline
+        | "Chunks" >> beam.Create(list(tasks))
+        | "Spread" >> beam.Reshuffle()
+        | "RunChunk" >> beam.ParDo(RunChunk(work, output, Shared()))
+    )
+    try:
+        with _thread_cap(options):
+            result = pipeline.run()
+            result.wait_until_finish()
+    except Exception as error:
+        raise RunError(reason(error)) from error
+    queried = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))
+    return PipelineResult(
+        counters={each.key.metric.name: each.committed or 0 for each in queried["counters"]}
+    )
+
+
+def reason(error: BaseException) -> str:
+    """The one line of a worker's failure that says why, out of the traceback that a runner wraps it in."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    line = re.sub(r"\s*\[while running '[^']*'\]", "", lines[-1])
+    return re.sub(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*: )", "", line)
+
+
+@contextmanager
+def _thread_cap(options: PipelineOptions) -> Iterator[None]:
+    """Shares the CPUs among worker processes: each would else start a thread of XLA's for every CPU."""
+    direct = options.view_as(DirectOptions)
+    if direct.direct_running_mode != "multi_processing" or "NPROC" in os.environ:
+        yield
+        return
+    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num_workers = direct.direct_num_workers or num_cpus
+    os.environ["NPROC"] = str(max(1, num_cpus // num_workers))
+    try:
+        yield
+    finally:
+        del os.environ["NPROC"]

@@ -1,0 +1,57 @@
+"""The engine that a worker process keeps: loaded once, shared by threads, closed when the last lets go."""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+
+import jax
+from apache_beam.utils.shared import Shared
+
+from headrace.pipelines.work import ServingEngine
+
+logger = logging.getLogger(__name__)
+
+_TAG = "headrace"
+
+
+class Resident:
+    """An engine, and what of its counters was reported already.
+
+    Beam's `Shared` keeps only a weak reference: every DoFn must hold the resident itself.
+    """
+
+    def __init__(self, engine: ServingEngine) -> None:
+        self.engine = engine
+        self.device = describe_devices()
+        self._reported: dict[str, float] = {}
+        self._is_new = True
+        self._lock = threading.Lock()
+        # The engine's own thread keeps the engine alive, but nothing keeps the resident alive but DoFns.
+        weakref.finalize(self, engine.close)
+
+    def take_loads(self) -> int:
+        """1 for the first caller, 0 for the others: the loads of this process, to be added up."""
+        with self._lock:
+            loads, self._is_new = int(self._is_new), False
+            return loads
+
+    def take_growth(self) -> dict[str, float]:
+        """What each of the engine's counters has gained since the last call, by whichever thread."""
+        with self._lock:
+            now = dict(self.engine.metrics())
+            growth = {name: value - self._reported.get(name, 0) for name, value in now.items()}
+            self._reported = now
+            return growth
+
+
+def acquire_resident(shared: Shared, load: Callable[[], ServingEngine]) -> Resident:
+    """The process's resident; the first caller loads it while the others wait."""
+    return shared.acquire(lambda: Resident(load()), tag=_TAG)
+
+
+def describe_devices() -> str:
+    """Number and kind of the devices that JAX sees in this process."""
+    devices = jax.devices()
+    kind = devices[0].device_kind
+    return f"{len(devices)} x {kind}"

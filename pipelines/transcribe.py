@@ -1,0 +1,190 @@
+"""The job that transcribes: recordings to requests of the engine, outputs to rows of the results."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from headrace.audio import AudioError
+from headrace.engines import RowError
+from headrace.engines.checkpoints import open_checkpoint, resolve_model
+from headrace.engines.whisper import Segment, TranscribeOptions, Transcription, WhisperConfig, WhisperEngine
+from headrace.pipelines.config import InputError, TranscribeConfig, Unit
+from headrace.pipelines.files import is_http, is_local, join, parent, read_bytes
+from headrace.pipelines.scans import TableRow
+from headrace.pipelines.schemas import transcribe_schema
+from headrace.pipelines.tables import table_format
+from headrace.pipelines.work import (
+    ResultRow,
+    Work,
+    WorkRow,
+    kept_values,
+    require_columns,
+    row_key,
+    without_half_characters,
+)
+
+AUDIO_COLUMNS = ("audio", "path", "file", "audio_filepath", "url")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscribeWork:
+    """Recordings, as files or in tables, one result each."""
+
+    config: TranscribeConfig
+    """What the run was told."""
+    kept: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    """The input columns that are carried through, with their types."""
+
+    job: ClassVar[str] = "transcribe"
+    unit: ClassVar[Unit] = "audio seconds"
+    sums: ClassVar[tuple[str, ...]] = ("duration_s", "num_tokens")
+    times: ClassVar[tuple[str, ...]] = ("queue_s", "latency_s")
+
+    @property
+    def schema(self) -> pa.Schema:
+        return transcribe_schema(self.config.with_columns, self.kept)
+
+    @property
+    def files_per_shard(self) -> int:
+        return self.config.files_per_shard
+
+    def with_kept(self, kept: pa.Schema) -> Work:
+        return replace(self, kept=kept)
+
+    def is_table(self, path: str) -> bool:
+        return table_format(path) not in (None, "txt")
+
+    def content_columns(self, source: str, columns: Sequence[str]) -> tuple[str, ...]:
+        if self.config.audio_column is not None:
+            wanted = (self.config.audio_column,)
+        else:
+            wanted = next(((name,) for name in AUDIO_COLUMNS if name in columns), ())
+        if not wanted:
+            there = ", ".join(columns) or "none"
+            raise InputError(f"{source} has no column of audio: name one of {there} as the audio column")
+        require_columns(wanted, source, columns)
+        return wanted
+
+    def check(self) -> None:
+        whisper_config(self.config)
+
+    def load(self) -> WhisperEngine:
+        model = resolve_model(self.config.model, revision=self.config.revision)
+        return WhisperEngine(open_checkpoint(model), whisper_config(self.config))
+
+    def prepare(self, row: TableRow, path: str, source: str, content: Sequence[str]) -> WorkRow:
+        key = row_key(self.config, source, row.row, row.values)
+        if row.error is not None:
+            return WorkRow(key=key, error=row.error)
+        shown = kept_values(self.kept, transcribe_schema(self.config.with_columns), row.values)
+        work_row = without_half_characters(WorkRow(key=key, shown=shown))
+        if work_row.error is not None:
+            return work_row
+        return _with_audio(work_row, lambda: _audio(row.values.get(content[0]), content[0], parent(path)))
+
+    def prepare_file(self, path: str, source: str) -> WorkRow:
+        key = row_key(self.config, source, 0, {})
+        shown = kept_values(self.kept, transcribe_schema(self.config.with_columns), {})
+        return _with_audio(WorkRow(key=key, shown=shown), lambda: _at(path))
+
+    def submit(self, engine: WhisperEngine, row: WorkRow) -> "Future[Transcription]":
+        return engine.submit(row.payload, TranscribeOptions(), request_id=row.request_id)
+
+    def finish(self, row: WorkRow, output: Transcription) -> ResultRow:
+        if output.error is not None:
+            return self._failed(row, output.error, output)
+        values = {
+            **row.key,
+            **row.shown,
+            "text": output.text,
+            "language": output.language,
+            "language_probability": output.language_probability,
+            "duration_s": output.duration_s,
+            "segments": [_segment(each) for each in output.segments],
+            "num_tokens": output.num_tokens,
+            "vad_dropped_s": None,
+            "quality_flags": list(output.quality_flags),
+            "error": None,
+            "queue_s": output.queue_s,
+            "latency_s": output.latency_s,
+            "token_ids": [each.token_ids for each in output.segments],
+        }
+        return ResultRow(values, None, output.duration_s or 0.0)
+
+    def fail(self, row: WorkRow) -> ResultRow:
+        assert row.error is not None, "the row has no error"
+        return self._failed(row, row.error, None)
+
+    def _failed(self, row: WorkRow, error: RowError, output: Transcription | None) -> ResultRow:
+        flags = list(output.quality_flags) if output else []
+        return ResultRow({**row.key, **row.shown, "quality_flags": flags, "error": error.message}, error, 0.0)
+
+
+def whisper_config(config: TranscribeConfig) -> WhisperConfig:
+    """How the engine is set up; what the run was not told is left to the engine and the checkpoint."""
+    return WhisperConfig(
+        batch_size=config.batch_size,
+        language=config.language,
+        task=config.task,
+        return_timestamps=config.return_timestamps,
+        dtype=config.dtype,
+        chunk_length_s=config.chunk_length_s,
+        stride_length_s=config.stride_length_s,
+        deterministic=config.deterministic,
+    )
+
+
+def _with_audio(row: WorkRow, find: Callable[[], str | bytes]) -> WorkRow:
+    """The row with what the engine is given, or with the reason why there is nothing."""
+    try:
+        audio = find()
+    except AudioError as error:
+        return replace(row, error=RowError.of(error))
+    return replace(row, payload=audio, payload_bytes=len(audio) if isinstance(audio, bytes) else 0)
+
+
+def _audio(value: Any, column: str, directory: str) -> str | bytes:
+    """What the engine takes for a table's value; relative paths are those of the table's directory."""
+    if isinstance(value, Mapping):
+        content, path = value.get("bytes"), value.get("path")
+        value = content if content is not None else path
+    if value is None or (isinstance(value, str) and not value):
+        raise AudioError(
+            f"column {column!r} has no value: a path, an address or bytes is wanted", kind="missing"
+        )
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        kind = type(value).__name__
+        raise AudioError(
+            f"column {column!r} is a {kind}: a path, an address or bytes is wanted", kind="source"
+        )
+    path = value.removeprefix("file://")
+    return _at(join(directory, path) if is_local(path) else path)
+
+
+def _at(path: str) -> str | bytes:
+    """A path or address that the engine opens itself, else the content of the file."""
+    if is_local(path) or is_http(path):
+        return path
+    try:
+        return read_bytes(path)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise AudioError(f"cannot read {path}: {reason}", kind="fetch") from error
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    return {
+        "start_s": segment.start_s,
+        "end_s": segment.end_s,
+        "text": segment.text,
+        "avg_logprob": segment.avg_logprob,
+        "no_speech_prob": segment.no_speech_prob,
+        "compression_ratio": segment.compression_ratio,
+        "temperature": segment.temperature,
+        "words": [word._asdict() for word in segment.words],
+    }
