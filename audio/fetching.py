@@ -9,14 +9,15 @@ import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import BinaryIO, cast
 
 from headrace.audio.errors import AudioError
 from headrace.audio.naming import display_name
+from headrace.audio.recording import ReadableFile
 
 SPOOL_BYTES = 64 * 1024**2
 """Bytes that are kept in memory before a fetched file moves to the disk."""
 READ_BYTES = 256 * 1024
+Spool = tempfile.SpooledTemporaryFile[bytes]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +37,7 @@ class FetchLimits:
 DEFAULT_LIMITS = FetchLimits()
 
 
-def fetch(url: str, limits: FetchLimits = DEFAULT_LIMITS) -> BinaryIO:
+def fetch(url: str, limits: FetchLimits = DEFAULT_LIMITS) -> Spool:
     """A temporary file with what the http(s) URL gives, rewound; the caller closes it.
 
     Error texts name the URL without its user, password, query and fragment.
@@ -61,7 +62,7 @@ def fetch(url: str, limits: FetchLimits = DEFAULT_LIMITS) -> BinaryIO:
         raise AudioError(f"{name}: not fetched: {_cause(error, limits)}", kind="fetch") from None
 
 
-def spool(stream: BinaryIO, name: str, max_bytes: int) -> BinaryIO:
+def spool(stream: ReadableFile, name: str, max_bytes: int) -> Spool:
     """A temporary file with the rest of `stream`, rewound; the caller closes it."""
     return _copy(iter(lambda: stream.read(READ_BYTES), b""), name, max_bytes)
 
@@ -120,7 +121,7 @@ def _request(url: str) -> urllib.request.Request:
     return request
 
 
-def _read_body(response: http.client.HTTPResponse, name: str, limits: FetchLimits) -> BinaryIO:
+def _read_body(response: http.client.HTTPResponse, name: str, limits: FetchLimits) -> Spool:
     if response.status != HTTPStatus.OK:
         raise AudioError(_status_text(name, response.status), kind="fetch")
     if response.headers.get("Content-Encoding", "identity") != "identity":
@@ -154,7 +155,7 @@ def _blocks(response: http.client.HTTPResponse, name: str, limits: FetchLimits):
             )
 
 
-def _copy(blocks, name: str, max_bytes: int) -> BinaryIO:
+def _copy(blocks, name: str, max_bytes: int) -> Spool:
     file = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115 (the caller closes it)
     try:
         for block in blocks:
@@ -165,7 +166,7 @@ def _copy(blocks, name: str, max_bytes: int) -> BinaryIO:
         file.close()
         raise
     file.seek(0)
-    return cast(BinaryIO, file)
+    return file
 
 
 def _too_large_text(name: str, max_bytes: int) -> str:

@@ -4,15 +4,15 @@ import io
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from headrace.audio.arrays import from_array
 from headrace.audio.decoding import decode
 from headrace.audio.errors import AudioError
 from headrace.audio.fetching import DEFAULT_LIMITS, FetchLimits, fetch, spool
 from headrace.audio.naming import display_name
-from headrace.audio.recording import SAMPLE_RATE, AudioSource, Recording
-from headrace.audio.streams import ByteStream
+from headrace.audio.recording import SAMPLE_RATE, ArrayLike, AudioSource, ReadableFile, Recording
+from headrace.audio.streams import ByteStream, SeekableFile
 
 
 def load_audio(
@@ -35,9 +35,9 @@ def load_audio(
         return _load_path(os.fsdecode(source), limits)
     if isinstance(source, bytes | bytearray | memoryview):
         return decode(ByteStream(io.BytesIO(source)), "bytes")
-    if hasattr(source, "read"):
-        return _load_file(cast(BinaryIO, source), limits)
-    if hasattr(source, "__array__") or isinstance(source, list | tuple):
+    if isinstance(source, ReadableFile):
+        return _load_file(source, limits)
+    if isinstance(source, ArrayLike):
         return from_array(source, SAMPLE_RATE if sampling_rate is None else sampling_rate)
     raise AudioError(
         f"got {type(source).__name__}, wanted a path, URL, bytes, binary file, array, or a mapping with "
@@ -70,7 +70,7 @@ def _load_url(url: str, limits: FetchLimits) -> Recording:
             kind="source",
         )
     with fetch(url, limits) as file:
-        return decode(ByteStream(file), name)
+        return decode(ByteStream(cast(SeekableFile, file)), name)
 
 
 def _load_path(path: str, limits: FetchLimits) -> Recording:
@@ -92,7 +92,7 @@ def _load_path(path: str, limits: FetchLimits) -> Recording:
         return _load_file(file, limits, name)
 
 
-def _load_file(file: BinaryIO, limits: FetchLimits, name: str | None = None) -> Recording:
+def _load_file(file: ReadableFile, limits: FetchLimits, name: str | None = None) -> Recording:
     """From a binary file, from its position on; stays open. One that cannot seek is copied first."""
     if name is None:
         given = getattr(file, "name", None)
@@ -103,7 +103,7 @@ def _load_file(file: BinaryIO, limits: FetchLimits, name: str | None = None) -> 
         )
     try:
         if _can_seek(file):
-            return decode(ByteStream(file), name)
+            return decode(ByteStream(cast(SeekableFile, file)), name)
         with spool(file, name, limits.max_bytes) as copy:
             return decode(ByteStream(copy), name)
     except (OSError, ValueError) as error:
@@ -115,12 +115,12 @@ def _load_file(file: BinaryIO, limits: FetchLimits, name: str | None = None) -> 
         ) from None
 
 
-def _can_seek(file: BinaryIO) -> bool:
+def _can_seek(file: ReadableFile) -> bool:
     """Whether the file can seek; streams that have no `seekable` are asked to."""
     try:
-        if hasattr(file, "seekable"):
-            return file.seekable()
-        file.seek(file.tell())
+        if not getattr(file, "seekable", lambda: True)():
+            return False
+        cast(SeekableFile, file).seek(cast(SeekableFile, file).tell())
     except (AttributeError, OSError):
         return False
     return True

@@ -1,7 +1,24 @@
 """A file's bytes as the decoders see them."""
 
 import io
-from typing import BinaryIO
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class SeekableFile(Protocol):
+    """A binary file object that can seek."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most `size` bytes, none at the end."""
+        ...
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """The new position."""
+        ...
+
+    def tell(self) -> int:
+        """The position."""
+        ...
 
 
 class ByteStream:
@@ -11,7 +28,7 @@ class ByteStream:
     like the end of the file to the decoder, whose callbacks cannot raise.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: SeekableFile) -> None:
         self._file = file
         self._base = file.tell()
         self.size = file.seek(0, io.SEEK_END) - self._base

@@ -53,16 +53,39 @@ def media_file(
     ) -> bytes:
         path = tmp_path_factory.mktemp("media") / "file"
         with av.open(str(path), "w", format=container, options=options or {}) as output:
-            if video:
-                _encode_video(output, seconds)
-            _encode_audio(output, codec, chirp(seconds, 48_000))
+            # The first packet writes the header: every track must be there by then.
+            pictures = add_video(output) if video else None
+            sound = output.add_stream(codec, rate=48_000, layout="stereo")
+            if pictures is not None:
+                encode_video(output, pictures, round(seconds * 5))
+            encode_audio(output, sound, chirp(seconds, 48_000))
         return Path(path).read_bytes()
 
     return make
 
 
-def _encode_audio(output: av.container.OutputContainer, codec: str, samples: np.ndarray) -> None:
-    stream = output.add_stream(codec, rate=48_000, layout="stereo")
+@pytest.fixture(scope="session")
+def video_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of an MP4 without an audio track."""
+    path = tmp_path_factory.mktemp("media") / "silent.mp4"
+    with av.open(str(path), "w") as output:
+        encode_video(output, add_video(output), 5)
+    return path.read_bytes()
+
+
+def add_video(output: av.container.OutputContainer) -> av.VideoStream:
+    stream = output.add_stream("mpeg4", rate=5)
+    stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+    return stream
+
+
+def encode_video(output: av.container.OutputContainer, stream: av.VideoStream, num_frames: int) -> None:
+    for _ in range(num_frames):
+        output.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")))
+    output.mux(stream.encode(None))
+
+
+def encode_audio(output: av.container.OutputContainer, stream: av.AudioStream, samples: np.ndarray) -> None:
     resampler = av.AudioResampler(format=stream.format, layout="stereo", rate=48_000)
     for start in range(0, samples.size, 1024):
         block = np.repeat(samples[None, start : start + 1024], 2, axis=0)
@@ -72,12 +95,4 @@ def _encode_audio(output: av.container.OutputContainer, codec: str, samples: np.
             output.mux(stream.encode(converted))
     for converted in resampler.resample(None):
         output.mux(stream.encode(converted))
-    output.mux(stream.encode(None))
-
-
-def _encode_video(output: av.container.OutputContainer, seconds: float) -> None:
-    stream = output.add_stream("mpeg4", rate=5)
-    stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-    for _ in range(round(seconds * 5)):
-        output.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")))
     output.mux(stream.encode(None))
