@@ -1,6 +1,6 @@
 """The decoder: embeddings, layers of attention and gated MLP, output head. State in, state out."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from headrace.engines.llm.config import ModelConfig, RopeConfig
 from headrace.engines.llm.kv_cache import KVCache, LayerCache
 
 
+@runtime_checkable
 class Attend(Protocol):
     """Writes the keys and values of a batch into a layer's pages and attends over them."""
 
@@ -140,13 +141,14 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
     (Llama 3.1 model card).
     """
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    frequencies = (1.0 / np.float32(rope.theta) ** exponents).astype(np.float32)
+    # Powers in float64, rounded once: the last bit of a frequency is 1e-6 rad at position 30 and shows.
+    frequencies = np.float32(1) / (rope.theta ** exponents.astype(np.float64)).astype(np.float32)
     if rope.frequency_divisors is not None:
         return (frequencies / np.asarray(rope.frequency_divisors, np.float32)).astype(np.float32)
     if rope.kind == "linear":
         return (frequencies / np.float32(rope.factor)).astype(np.float32)
     if rope.kind == "llama3":
-        turns = rope.original_max_position * frequencies / (2 * np.pi)
+        turns = rope.original_max_position * frequencies / np.float32(2 * np.pi)
         blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
         blend = np.clip(blend, 0.0, 1.0)
         return ((1 - blend) * frequencies / rope.factor + blend * frequencies).astype(np.float32)

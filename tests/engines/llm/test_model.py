@@ -1,0 +1,75 @@
+"""The decoder against transformers, on tiny random Llama checkpoints (see golden/make_llama_goldens.py)."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from headrace.engines.errors import ModelError
+from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, max_blocks, pack_prefill, unpack_prefill
+from headrace.engines.llm.families import load_decoder, read_model_config
+from headrace.engines.llm.kv_cache import make_cache
+from headrace.engines.llm.request import LLMRequest, Sequence
+from headrace.engines.llm.runner import _attend_blocks
+from headrace.engines.llm.sampling_params import SamplingParams
+from tests.engines.llm.conftest import FLOAT32, GOLDEN, VARIANTS, open_golden
+
+PROMPT_LENGTHS = (5, 33, 130)
+PAGE_SIZE = 16
+
+
+def all_logits(variant: str, prompt: list[int]) -> np.ndarray:
+    """Logits at every position of a prompt, through the paged prefill path."""
+    checkpoint = open_golden(variant)
+    config = read_model_config(checkpoint.config)
+    decoder = load_decoder(checkpoint, config, FLOAT32)
+    cache = make_cache(config, 33, PAGE_SIZE, FLOAT32)
+    request = LLMRequest(
+        request_id="a", prompt_token_ids=tuple(prompt), params=SamplingParams(), seed=0, submit_time_s=0.0
+    )
+    # Pages in an order of no meaning: the table alone says where a token lies.
+    pages = [17, 3, 30, 9, 1, 12, 25, 8, 19]
+    sequence = Sequence(request=request, tokens=list(prompt), max_total=256, pages=pages)
+    sizes = PackedPrefill(2, 160, max_blocks(160, 2), 256 // PAGE_SIZE)
+    packed = pack_prefill(PrefillBatch([sequence], [len(prompt)]), [()], sizes, 0)
+
+    @jax.jit
+    def run(cache, packed):
+        rows, chunks = unpack_prefill(packed, sizes)
+        attend = partial(_attend_blocks, rows, chunks)
+        hidden, _ = decoder(chunks.tokens, chunks.positions, cache, attend)
+        return decoder.logits(hidden)
+
+    return np.asarray(run(cache, packed))[: len(prompt)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_equal_those_of_transformers(variant):
+    golden = np.load(GOLDEN / f"{variant}.npz")
+    for length in PROMPT_LENGTHS:
+        logits = all_logits(variant, golden[f"prompt_{length}"].tolist())
+        np.testing.assert_allclose(logits[-1], golden[f"last_logits_{length}"], atol=1e-4, rtol=0)
+        top = np.take_along_axis(logits, golden[f"top_ids_{length}"], axis=1)
+        np.testing.assert_allclose(top, golden[f"top_logits_{length}"], atol=1e-4, rtol=0)
+
+
+def test_unknown_architectures_and_fields_are_refused_by_name():
+    config = dict(open_golden("gqa").config)
+    with pytest.raises(ModelError, match="bloom"):
+        read_model_config(config | {"model_type": "bloom"})
+    with pytest.raises(ModelError, match="logit_scale"):
+        read_model_config(config | {"logit_scale": 0.5})
+    with pytest.raises(ModelError, match="yarn"):
+        read_model_config(config | {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}})
+    read_model_config(config | {"sliding_window": None, "use_sliding_window": False})
+
+
+def test_a_missing_or_misshapen_weight_is_named():
+    checkpoint = open_golden("gqa")
+    config = read_model_config(checkpoint.config | {"num_hidden_layers": 3})
+    with pytest.raises(ModelError, match=r"model\.layers\.2\.\S+ is missing"):
+        load_decoder(checkpoint, config, FLOAT32)
+    config = read_model_config(checkpoint.config | {"intermediate_size": 24})
+    with pytest.raises(ModelError, match="shape"):
+        load_decoder(checkpoint, config, FLOAT32)
