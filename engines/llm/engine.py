@@ -62,7 +62,7 @@ class LLMEngine:
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start."""
-        return {
+        counts = {
             **self._counts,
             "dispatches": self._runner.num_dispatches,
             "padding_tokens": self._runner.padding_tokens,
@@ -70,6 +70,7 @@ class LLMEngine:
             "compile_s": self._runner.compile_s,
             "preemptions": self._scheduler.num_preemptions,
         }
+        return {name: float(value) for name, value in counts.items()}
 
     def release(self) -> None:
         """Gives the memory of weights and KV pages back; the engine cannot be used after."""

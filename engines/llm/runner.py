@@ -148,7 +148,7 @@ def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
 
 def _prefill(
     graph: nnx.GraphDef, weights: nnx.State, cache: KVCache, packed: Int[Array, " L"], sizes: PackedPrefill
-) -> tuple[KVCache, Int[Array, "R columns"]]:
+) -> tuple[KVCache, Int[Array, "R results"]]:
     """Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
     rows, chunks = unpack_prefill(packed, sizes)
@@ -166,7 +166,7 @@ def _decode_burst(
     packed: Int[Array, "R columns"],
     bounds: Int[Array, " 2"],
     burst: int,
-) -> tuple[KVCache, Int[Array, "R columns"]]:
+) -> tuple[KVCache, Int[Array, "R results"]]:
     """Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
     rows = unpack_rows(packed)
@@ -182,7 +182,7 @@ def _decode_burst(
         attend = partial(_attend_single, rows.page_table, positions)
         hidden, cache = decoder(state.token, jnp.maximum(positions, 0), state.cache, attend)
         tokens, logprobs = _choose(decoder.logits(hidden), rows, state.made)
-        made = state.made + state.is_active
+        made = state.made + state.is_active.astype(jnp.int32)
         is_stop = jnp.any(tokens[:, None] == rows.stop_ids, axis=-1)
         return _Burst(
             step=state.step + 1,
