@@ -5,7 +5,7 @@ from headrace.audio.ffmpeg import decode_ffmpeg
 from headrace.audio.recording import Recording
 from headrace.audio.samples import MonoBuffer
 from headrace.audio.sndfile import Outcome, decode_sndfile
-from headrace.audio.sniffing import HEAD_BYTES, refuse_archive, unknown_content
+from headrace.audio.sniffing import HEAD_BYTES, is_shortened, refuse_archive, unknown_content
 from headrace.audio.streams import ByteStream
 
 TRUNCATED = "decode_truncated"
@@ -34,14 +34,11 @@ def decode(stream: ByteStream, name: str) -> Recording:
     second = MonoBuffer(name)
     found_next = decode_ffmpeg(stream, second, name)
     _check_read(stream, name)
-    if found is found_next is Outcome.UNKNOWN:
+    is_explained = found_next is Outcome.COMPLETE and not is_shortened(head)
+    if found is Outcome.UNKNOWN and not second.duration_s and not is_explained:
         raise unknown_content(stream, name)
     if found is Outcome.BROKEN:
         return max(first, second, key=lambda buffer: buffer.duration_s).finish((TRUNCATED,))
-    if not second.duration_s and found_next is Outcome.BROKEN:
-        raise AudioError(
-            f"{name}: nothing of it can be decoded: it is damaged or cut off", kind="undecodable"
-        )
     return second.finish(_flags(found_next))
 
 

@@ -24,9 +24,9 @@ Spool = tempfile.SpooledTemporaryFile[bytes]
 class FetchLimits:
     """What a recording that is fetched, or read from a stream that cannot seek, may cost at most."""
 
-    timeout_s: float = 30.0
+    timeout_s: float | int = 30.0
     """seconds to connect, and seconds without a byte before a fetch is given up"""
-    max_fetch_s: float = 3600.0
+    max_fetch_s: float | int = 3600.0
     """seconds of one fetch from its first to its last byte"""
     max_bytes: int = 2 * 1024**3
     """bytes of one file"""
@@ -78,10 +78,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self.max_redirects = max_redirects
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):
-        if urllib.parse.urlsplit(newurl).scheme not in ("http", "https"):
-            raise urllib.error.URLError(_Refusal("it redirects to something other than http or https"))
         seen = getattr(req, "headrace_redirects", 0) + 1
         if seen > self.max_redirects:
+            fp.close()
             raise urllib.error.URLError(
                 _Refusal(f"more than {self.max_redirects} redirects: give the final address")
             )
@@ -175,6 +174,8 @@ def _too_large_text(name: str, max_bytes: int) -> str:
 
 def _status_text(name: str, status: int) -> str:
     known = {item.value: item.phrase for item in HTTPStatus}
+    if 300 <= status < 400:
+        return f"{name}: not fetched: it redirects ({status}) to no http or https address: give the final one"
     phrase = f" {known[status]}" if status in known else ""
     return f"{name}: not fetched: the server answered {status}{phrase}: check the address and its access"
 

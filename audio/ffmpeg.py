@@ -20,8 +20,10 @@ FORMATS = (
 )
 """Containers that are tried: the ones with a header, and none that names other files (playlists)."""
 OPTIONS = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
-ESTIMATED = ("aac", "ac3", "eac3", "dts", "mpeg", "mpegts", "loas", "latm")
+ESTIMATED = ("aac", "ac3", "eac3", "dts", "mpeg", "loas", "latm")
 """Containers that do not say how long they are."""
+TS_PACKET_BYTES = (188, 192, 204)
+"""Packets of a transport stream: plain, with a time stamp, with error correction."""
 CUT_TOLERANCE_S = 0.2
 """An end that comes this much earlier than declared is a cut."""
 GAP_TOLERANCE_S = 1.0
@@ -84,7 +86,7 @@ class _Progress:
             self._first_s, self._end_s = min(self._first_s, start), max(self._end_s, end)
             if is_audio:
                 hole_s = start - (start if self._audio_end_s is None else self._audio_end_s)
-                self.is_damaged |= packet.is_corrupt or hole_s > GAP_TOLERANCE_S
+                self.is_damaged |= hole_s > GAP_TOLERANCE_S
                 self._audio_end_s = end
         if is_audio and packet.size:
             self.last_bytes, self.last_size = bytes(memoryview(packet)[:4]), packet.size
@@ -107,14 +109,16 @@ def _decode_packets(container: InputContainer, buffer: MonoBuffer, progress: _Pr
         progress.add(packet, is_audio=is_audio)
         if not is_audio:
             continue
+        # The last packet of a WAV file without a length is short, which counts as corrupt.
+        progress.is_damaged |= packet.is_corrupt and container.format.name != "wav"
         try:
             frames = packet.decode()
         except (av.error.FFmpegError, OSError):
-            progress.is_damaged = progress.is_damaged or num_frames > 0
+            progress.is_damaged |= num_frames > 0
             continue
         for frame in cast(list[AudioFrame], frames):
             num_frames += 1
-            progress.is_damaged = progress.is_damaged or frame.is_corrupt
+            progress.is_damaged |= frame.is_corrupt
             buffer.add(_samples(frame), frame.sample_rate)
 
 
@@ -131,6 +135,8 @@ def _is_cut(container: InputContainer, stream: ByteStream, progress: _Progress, 
     kind = container.format.name
     if kind.startswith("mov") and not mp4_is_complete(stream):
         return True
+    if kind == "mpegts":
+        return all(stream.size % size for size in TS_PACKET_BYTES)
     if kind == "mp3" and not mp3_declares_length(stream):
         whole = mp3_frame_bytes(progress.last_bytes)
         return whole is not None and progress.last_size < whole

@@ -43,7 +43,12 @@ class MonoBuffer:
         self._pending: list[np.ndarray] = []
         self._rate = 0
         self._resampler: soxr.ResampleStream | None = None
-        self.duration_s = 0.0
+        self._num_samples: dict[int, int] = {}
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds of what was added."""
+        return sum((size / rate for rate, size in self._num_samples.items()), 0.0)
 
     def add(self, samples: np.ndarray, rate: int) -> None:
         """Takes a block, [samples] or [channels, samples], of any number format; the rate may change.
@@ -59,7 +64,7 @@ class MonoBuffer:
             with np.errstate(over="ignore", invalid="ignore"):
                 mono = mono[0] if len(mono) == 1 else mono.mean(axis=0)
         self._check(mono)
-        self.duration_s += mono.size / rate
+        self._num_samples[rate] = self._num_samples.get(rate, 0) + mono.size
         self._pending.append(mono)
         if sum(block.size for block in self._pending) >= BLOCK:
             self._flush(last=False)

@@ -66,6 +66,11 @@ def refuse_archive(head: bytes, name: str) -> None:
         )
 
 
+def is_shortened(head: bytes) -> bool:
+    """Whether it is a SPHERE file with Shorten compression, which decoders open and cannot decode."""
+    return head.startswith(b"NIST_1A") and b"shorten" in head[:1024]
+
+
 def unknown_content(stream: ByteStream, name: str) -> AudioError:
     """The error for a file that no decoder knows."""
     head = stream.read_at(0, HEAD_BYTES)
@@ -87,8 +92,10 @@ def unknown_content(stream: ByteStream, name: str) -> AudioError:
 
 def _damaged_kind(head: bytes) -> str | None:
     """The container that the first bytes promise."""
-    if head.startswith(b"NIST_1A") and b"shorten" in head[:1024]:
+    if is_shortened(head):
         return "a SPHERE file compressed with shorten (expand it with sph2pipe)"
+    if head[4:8] == b"ftyp" and b"moov" in head:
+        return "an MP4 or M4A file that is cut off before its samples"
     if head[4:8] == b"ftyp":
         return "an MP4 or M4A file without its index (it was cut off, or was still being written)"
     if mp3_frame_bytes(head) is not None:

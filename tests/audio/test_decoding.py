@@ -14,9 +14,9 @@ from headrace.audio import SAMPLE_RATE, AudioError, load_audio
 SOUND_FILES = [
     ("WAV", "PCM_16"), ("WAV", "PCM_24"), ("WAV", "PCM_32"), ("WAV", "PCM_U8"), ("WAV", "FLOAT"),
     ("WAV", "DOUBLE"), ("WAV", "ULAW"), ("WAV", "ALAW"), ("WAV", "MS_ADPCM"), ("WAV", "IMA_ADPCM"),
-    ("WAVEX", "PCM_24"),    ("RF64", "PCM_16"), ("W64", "PCM_16"), ("AIFF", "PCM_16"), ("AU", "PCM_16"), ("AU", "ULAW"),
-    ("CAF", "PCM_24"), ("NIST", "PCM_16"), ("NIST", "ULAW"), ("VOC", "PCM_16"), ("FLAC", "PCM_16"),
-    ("FLAC", "PCM_24"),    ("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", "MPEG_LAYER_III"),
+    ("WAVEX", "PCM_24"), ("RF64", "PCM_16"), ("W64", "PCM_16"), ("AIFF", "PCM_16"), ("AU", "PCM_16"),
+    ("AU", "ULAW"), ("CAF", "PCM_24"), ("NIST", "PCM_16"), ("NIST", "ULAW"), ("VOC", "PCM_16"),
+    ("FLAC", "PCM_16"), ("FLAC", "PCM_24"), ("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", "MPEG_LAYER_III"),
 ]  # fmt: skip
 MEDIA_FILES = [
     ("ipod", "aac"), ("mp4", "aac"), ("adts", "aac"), ("mp3", "libmp3lame"), ("ogg", "libopus"),
