@@ -5,6 +5,7 @@ from headrace.pipelines.config import (
     InputError,
     OutputError,
     Progress,
+    RunError,
     RunSummary,
     TranscribeConfig,
 )
@@ -15,6 +16,7 @@ __all__ = [
     "InputError",
     "OutputError",
     "Progress",
+    "RunError",
     "RunSummary",
     "TranscribeConfig",
     "run_generate",

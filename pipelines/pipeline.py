@@ -70,9 +70,11 @@ def run_pipeline(
 
 def reason(error: BaseException) -> str:
     """The one line of a worker's failure that says why, out of the traceback that a runner wraps it in."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    line = re.sub(r"\s*\[while running '[^']*'\]", "", lines[-1])
-    return re.sub(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*: )", "", line)
+    text = re.sub(r"\s*\[while running '[^']*'\]", "", str(error))
+    lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    named = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
+    line = (named or lines)[-1].strip()
+    return re.sub(r"(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*: )", "", line).removeprefix("RuntimeError: ")
 
 
 @contextmanager

@@ -28,7 +28,8 @@ class Resident:
         self._is_new = True
         self._lock = threading.Lock()
         # The engine's own thread keeps the engine alive, but nothing keeps the resident alive but DoFns.
-        weakref.finalize(self, engine.close)
+        closing = weakref.finalize(self, engine.close)
+        closing.atexit = False  # a process that ends need not wait for what is in flight
 
     def take_loads(self) -> int:
         """1 for the first caller, 0 for the others: the loads of this process, to be added up."""

@@ -65,7 +65,7 @@ def run_generate(
       ModelError: the model cannot be used; nothing was run.
       RunError: the run broke off; the same call goes on from what was committed.
     """
-    return _run(GenerateWork(config=config), beam_args, on_progress)
+    return run_work(GenerateWork(config=config), beam_args, on_progress)
 
 
 def run_transcribe(
@@ -81,10 +81,11 @@ def run_transcribe(
       ModelError: the model cannot be used; nothing was run.
       RunError: the run broke off; the same call goes on from what was committed.
     """
-    return _run(TranscribeWork(config=config), beam_args, on_progress)
+    return run_work(TranscribeWork(config=config), beam_args, on_progress)
 
 
-def _run(work: Work, beam_args: Sequence[str], on_progress: OnProgress | None) -> RunSummary:
+def run_work(work: Work, beam_args: Sequence[str] = (), on_progress: OnProgress | None = None) -> RunSummary:
+    """Summary of a run of any job; as `run_generate` and `run_transcribe`, which see."""
     output = normalise(work.config.output)
     before = read_record(output)
     refuse_foreign_output(output, has_record=before is not None)
@@ -148,7 +149,7 @@ def _new_record(
         root=listing.root,
         shards=plan.shards,
         kept=plan.kept,
-        launches=[*(before.launches if before else ()), launch],
+        launches=(*(before.launches if before else ()), launch),
     )
 
 
@@ -239,9 +240,9 @@ def _done(record: RunRecord, footers: Mapping[str, Footer], summary: RunSummary)
     return replace(
         record,
         state="done",
-        devices=sorted({footer.device for footer in footers.values()}),
+        devices=tuple(sorted({footer.device for footer in footers.values()})),
         totals=totals,
-        launches=[*record.launches[:-1], launch],
+        launches=(*record.launches[:-1], launch),
     )
 
 

@@ -210,7 +210,7 @@ def _work_rows(work: Work, task: ChunkTask) -> Iterator[WorkRow]:
         yield work.prepare(row, path, source, task.content)
 
 
-def _increase(name: str, amount: float) -> None:
+def _increase(name: str, amount: int | float) -> None:
     # Beam's counters are whole numbers: seconds are counted in thousandths.
     if name.endswith(("_s", "_seconds")):
         Metrics.counter(NAMESPACE, f"{name.removesuffix('_seconds').removesuffix('_s')}_ms").inc(

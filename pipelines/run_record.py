@@ -177,6 +177,8 @@ def _from_json(content: Mapping[str, Any]) -> RunRecord:
             **values,
             "model": ModelRecord(**content["model"]),
             "shards": tuple(_shard_from_json(each) for each in content["shards"]),
+            "devices": tuple(content["devices"]),
+            "launches": tuple(content["launches"]),
             "kept": kept,
         }
     )
