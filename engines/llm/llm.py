@@ -161,7 +161,7 @@ class LLM:
             if system is not None:
                 turns.insert(0, {"role": "system", "content": system})
             return self._tokenizer.encode_chat(turns)
-        if isinstance(prompt, Sequence) and prompt and all(isinstance(token, int) for token in prompt):
+        if isinstance(prompt, Sequence) and all(isinstance(token, int) for token in prompt):
             return [int(token) for token in prompt]  # pyright: ignore[reportArgumentType]
         messages: list[Message] = list(prompt)  # pyright: ignore[reportAssignmentType]
         if system is not None and not (messages and messages[0].get("role") == "system"):

@@ -1,5 +1,6 @@
 """How one request is decoded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.engines.errors import RequestError
@@ -27,9 +28,9 @@ class SamplingParams:
     """Draw from tokens with at least this share of the most likely one's probability; 0: off."""
     seed: int | None = None
     """Seed of the row's draws; where None, derived from the job seed and the row's id."""
-    stop: tuple[str, ...] = ()
+    stop: str | Sequence[str] = ()
     """The text ends before the first of these strings."""
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: Sequence[int] = ()
     """Tokens that end the text, beside the model's own."""
     ignore_eos: bool = False
     """The model's end-of-text tokens do not end the text."""
