@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -63,8 +64,26 @@ def fetch(url: str, limits: FetchLimits = DEFAULT_LIMITS) -> Spool:
 
 
 def spool(stream: ReadableFile, name: str, max_bytes: int) -> Spool:
-    """A temporary file with the rest of `stream`, rewound; the caller closes it."""
-    return _copy(iter(lambda: stream.read(READ_BYTES), b""), name, max_bytes)
+    """A temporary file with the rest of `stream`, rewound; the caller closes it.
+
+    Raises:
+      AudioError: reading failed (`unreadable`), or there are more than max_bytes (`too_large`).
+    """
+    return _copy(_reads(stream, name), name, max_bytes)
+
+
+def _reads(stream: ReadableFile, name: str) -> Iterator[bytes]:
+    while True:
+        try:
+            block = stream.read(READ_BYTES)
+        except Exception as error:  # noqa: BLE001 (remote streams raise classes of their own)
+            raise AudioError(
+                f"{name}: reading it failed ({type(error).__name__}): check the disk or the connection",
+                kind="unreadable",
+            ) from None
+        if not block:
+            return
+        yield block
 
 
 class _Refusal(str):
@@ -143,7 +162,7 @@ def _read_body(response: http.client.HTTPResponse, name: str, limits: FetchLimit
     return file
 
 
-def _blocks(response: http.client.HTTPResponse, name: str, limits: FetchLimits):
+def _blocks(response: http.client.HTTPResponse, name: str, limits: FetchLimits) -> Iterator[bytes]:
     deadline = time.monotonic() + limits.max_fetch_s
     while block := response.read1(READ_BYTES):
         yield block
@@ -154,7 +173,7 @@ def _blocks(response: http.client.HTTPResponse, name: str, limits: FetchLimits):
             )
 
 
-def _copy(blocks, name: str, max_bytes: int) -> Spool:
+def _copy(blocks: Iterator[bytes], name: str, max_bytes: int) -> Spool:
     file = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115 (the caller closes it)
     try:
         for block in blocks:

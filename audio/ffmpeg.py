@@ -57,7 +57,7 @@ def decode_ffmpeg(stream: ByteStream, buffer: MonoBuffer, name: str) -> Outcome:
                 kind="undecodable",
             )
         progress = _Progress()
-        _decode_packets(container, buffer, progress)
+        _decode_packets(container, buffer, progress, name)
         if progress.is_damaged:
             return Outcome.BROKEN
         is_cut = _is_cut(container, stream, progress, buffer.duration_s)
@@ -92,11 +92,14 @@ class _Progress:
             self.last_bytes, self.last_size = bytes(memoryview(packet)[:4]), packet.size
 
 
-def _decode_packets(container: InputContainer, buffer: MonoBuffer, progress: _Progress) -> None:
-    """Decodes what can be decoded; a packet that cannot is passed over."""
+def _decode_packets(container: InputContainer, buffer: MonoBuffer, progress: _Progress, name: str) -> None:
+    """Decodes what can be decoded; a packet that cannot is passed over.
+
+    What fails before the first frame, or after the last of an MP3 file, is a tag, not sound.
+    """
     track = container.streams.audio[0]
     packets = container.demux()
-    num_frames = 0
+    num_frames, has_failed = 0, False
     while True:
         try:
             packet = next(packets, None)
@@ -104,6 +107,7 @@ def _decode_packets(container: InputContainer, buffer: MonoBuffer, progress: _Pr
             progress.is_damaged = True
             return
         if packet is None:
+            progress.is_damaged |= has_failed and container.format.name != "mp3"
             return
         is_audio = packet.stream_index == track.index
         progress.add(packet, is_audio=is_audio)
@@ -114,17 +118,23 @@ def _decode_packets(container: InputContainer, buffer: MonoBuffer, progress: _Pr
         try:
             frames = packet.decode()
         except (av.error.FFmpegError, OSError):
-            progress.is_damaged |= num_frames > 0
+            has_failed = num_frames > 0
             continue
         for frame in cast(list[AudioFrame], frames):
             num_frames += 1
-            progress.is_damaged |= frame.is_corrupt
-            buffer.add(_samples(frame), frame.sample_rate)
+            progress.is_damaged |= has_failed or frame.is_corrupt
+            buffer.add(_samples(frame, name), frame.sample_rate)
 
 
-def _samples(frame: AudioFrame) -> np.ndarray:
+def _samples(frame: AudioFrame, name: str) -> np.ndarray:
     """[channels, samples] in the number format of the codec."""
-    data = frame.to_ndarray()
+    try:
+        data = frame.to_ndarray()
+    except ValueError:
+        raise AudioError(
+            f"{name}: its sample format ({frame.format.name}) is not known here: convert it to WAV or FLAC",
+            kind="undecodable",
+        ) from None
     if frame.format.is_planar:
         return data
     return data.reshape(-1, frame.layout.nb_channels).T

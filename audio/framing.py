@@ -6,11 +6,12 @@ The decoders pass over such holes and cuts in silence.
 import re
 import zlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from headrace.audio.streams import ByteStream
 
-OGG_LAST = 4
-"""The bit of a page's flags that marks the last page of a stream."""
+OGG_FIRST, OGG_LAST = 2, 4
+"""The bits of a page's flags that mark the first and the last page of a stream."""
 REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 MP3_BITRATES = {
     True: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
@@ -19,21 +20,32 @@ MP3_BITRATES = {
 """kbit/s of layer III by the header's index, for MPEG-1 and for MPEG-2 and 2.5 (ISO 11172-3, 13818-3)."""
 
 
-def ogg_is_complete(stream: ByteStream) -> bool:
-    """Whether whole, undamaged pages follow each other to one that is marked as the last."""
-    offset, is_last = 0, False
+class OggLayout(NamedTuple):
+    """What the pages of an Ogg file tell."""
+
+    is_complete: bool
+    """whole, undamaged pages follow each other to one that is marked as the last"""
+    is_chained: bool
+    """another recording follows the first"""
+
+
+def ogg_layout(stream: ByteStream) -> OggLayout:
+    """How the pages lie, up to the first damage."""
+    offset, flags, has_sound, is_chained = 0, 0, False, False
     while offset < stream.size:
         header = stream.read_at(offset, 27 + 255)
         if len(header) < 27 or header[:4] != b"OggS":
-            return False
+            return OggLayout(False, is_chained)
         num_segments = header[26]
         num_bytes = 27 + num_segments + sum(header[27 : 27 + num_segments])
         page = stream.read_at(offset, num_bytes)
         if len(page) < num_bytes or _ogg_checksum(page) != int.from_bytes(page[22:26], "little"):
-            return False
-        is_last = bool(header[5] & OGG_LAST)
+            return OggLayout(False, is_chained)
+        flags = header[5]
+        is_chained |= bool(flags & OGG_FIRST) and has_sound
+        has_sound |= not flags & OGG_FIRST
         offset += num_bytes
-    return is_last
+    return OggLayout(bool(flags & OGG_LAST), is_chained)
 
 
 def mp4_is_complete(stream: ByteStream) -> bool:

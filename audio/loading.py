@@ -34,7 +34,7 @@ def load_audio(
     if isinstance(source, str | os.PathLike):
         return _load_path(os.fsdecode(source), limits)
     if isinstance(source, bytes | bytearray | memoryview):
-        return decode(ByteStream(io.BytesIO(source)), "bytes")
+        return _load_bytes(source, "bytes")
     if isinstance(source, ReadableFile):
         return _load_file(source, limits)
     if isinstance(source, ArrayLike):
@@ -54,10 +54,18 @@ def _load_mapping(source: Mapping[str, Any], sampling_rate: int | None, limits: 
         rate = source.get("sampling_rate", sampling_rate)
         return from_array(source["array"], rate, name or "array")
     if source.get("bytes") is not None:
-        return decode(ByteStream(io.BytesIO(source["bytes"])), name or "bytes")
+        return _load_bytes(source["bytes"], name or "bytes")
     if path:
         return load_audio(path, limits=limits)
     raise AudioError("the row has no audio: array, bytes and path are all missing or null", kind="empty")
+
+
+def _load_bytes(content: Any, name: str) -> Recording:
+    try:
+        file = io.BytesIO(content)
+    except TypeError:
+        raise AudioError(f"{name}: its bytes are of type {type(content).__name__}", kind="source") from None
+    return decode(ByteStream(file), name)
 
 
 def _load_url(url: str, limits: FetchLimits) -> Recording:
@@ -101,18 +109,10 @@ def _load_file(file: ReadableFile, limits: FetchLimits, name: str | None = None)
         raise AudioError(
             f"{name}: the file is open for text, wanted a binary file: open it with mode 'rb'", kind="source"
         )
-    try:
-        if _can_seek(file):
-            return decode(ByteStream(cast(SeekableFile, file)), name)
-        with spool(file, name, limits.max_bytes) as copy:
-            return decode(ByteStream(copy), name)
-    except (OSError, ValueError) as error:
-        if isinstance(error, AudioError):
-            raise
-        raise AudioError(
-            f"{name}: reading it failed ({type(error).__name__}): check the disk or the connection",
-            kind="unreadable",
-        ) from None
+    if _can_seek(file):
+        return decode(ByteStream(cast(SeekableFile, file)), name)
+    with spool(file, name, limits.max_bytes) as copy:
+        return decode(ByteStream(copy), name)
 
 
 def _can_seek(file: ReadableFile) -> bool:
@@ -121,6 +121,6 @@ def _can_seek(file: ReadableFile) -> bool:
         if not getattr(file, "seekable", lambda: True)():
             return False
         cast(SeekableFile, file).seek(cast(SeekableFile, file).tell())
-    except (AttributeError, OSError):
+    except (AttributeError, OSError, ValueError):
         return False
     return True

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import soundfile
 
-from headrace.audio.framing import ogg_is_complete
+from headrace.audio.framing import ogg_layout
 from headrace.audio.samples import BLOCK, MonoBuffer, Outcome
 from headrace.audio.streams import ByteStream
 
@@ -30,8 +30,11 @@ def decode_sndfile(stream: ByteStream, buffer: MonoBuffer) -> Outcome:
     Raises:
       AudioError: a sample is not finite, or the rate is impossible.
     """
-    if not stream.read_at(0, 32).startswith(MAGICS):
+    head = stream.read_at(0, 32)
+    if not head.startswith(MAGICS):
         return Outcome.UNKNOWN
+    if head.startswith(b"OggS") and ogg_layout(stream).is_chained:
+        return Outcome.UNKNOWN  # libsndfile stops after the first recording of several
     try:
         file = soundfile.SoundFile(cast(Any, stream))
     except soundfile.LibsndfileError:
@@ -51,7 +54,7 @@ def decode_sndfile(stream: ByteStream, buffer: MonoBuffer) -> Outcome:
 def _declares_more(container: str, log: str, stream: ByteStream, num_frames: int) -> bool:
     """Whether the container says that it holds more than it does; libsndfile silently cuts the length."""
     if container == "OGG":
-        return not ogg_is_complete(stream)
+        return not ogg_layout(stream).is_complete
     if container == "NIST":
         count = re.search(rb"sample_count -i (\d+)", stream.read_at(0, 1024))
         return count is not None and int(count[1]) > num_frames

@@ -263,6 +263,38 @@ def test_tags_in_old_encodings_do_not_stop_the_decoding(media_file):
     assert load_audio(header + tag + body).duration_s == pytest.approx(2.0, abs=0.1)
 
 
+def test_junk_after_an_mp3_is_no_damage(media_file):
+    content = media_file("mp3", "libmp3lame")
+    for options in ({}, {"write_xing": "0"}):
+        content = media_file("mp3", "libmp3lame", options=options)
+        assert load_audio(content + b"TAG" + bytes(125)).flags == ()
+        assert load_audio(content + b"LYRICSBEGIN" + b"la la " * 100 + b"LYRICS200").flags == ()
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_chained_ogg_files_are_decoded_to_the_end(sound_file, subtype):
+    recording = load_audio(sound_file("OGG", subtype) + sound_file("OGG", subtype, seconds=3))
+    assert recording.duration_s == pytest.approx(5.0, abs=0.1)
+    assert recording.flags == ()
+
+
+def test_damaged_files_never_raise_anything_else(sound_file, media_file):
+    rng = np.random.default_rng(0)
+    files = [sound_file(*kind, seconds=0.3) for kind in SOUND_FILES if kind[0] != "MP3"]
+    files += [media_file(*kind, seconds=0.3) for kind in MEDIA_FILES]
+    for content in files:
+        for _ in range(8):
+            damaged = bytearray(content)
+            for _ in range(rng.integers(1, 20)):
+                damaged[int(rng.integers(len(content)) ** 2 / len(content))] = rng.integers(256)
+            try:
+                recording = load_audio(bytes(damaged[: rng.integers(1, len(content) + 1)]))
+            except AudioError as error:
+                assert "\n" not in str(error)  # noqa: PT017
+            else:
+                assert np.isfinite(recording.waveform).all()
+
+
 def test_chained_recordings_of_different_rates_become_one(media_file, sound_file):
     first = sound_file("MP3", "MPEG_LAYER_III", rate=16_000)
     second = sound_file("MP3", "MPEG_LAYER_III", rate=22_050)

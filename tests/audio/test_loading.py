@@ -175,6 +175,16 @@ def test_a_stream_that_breaks_is_an_error_and_no_truncated_recording(flac, sound
             assert error_of(kind(content, breaks_at=len(content) // 2)).kind == "unreadable"
 
 
+def test_a_closed_file_is_unreadable(flac):
+    file = io.BytesIO(flac)
+    file.close()
+    assert error_of(file).kind == "unreadable"
+
+
+def test_bytes_that_are_text_are_refused():
+    assert error_of({"bytes": "UklGRg==", "path": "a.wav"}).kind == "source"
+
+
 def test_a_stream_over_the_size_limit_is_refused(flac):
     assert error_of(Pipe(flac), limits=FetchLimits(max_bytes=1000)).kind == "too_large"
 
