@@ -46,12 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _report(error: Exception) -> int:
     from headrace.audio import HeadraceError  # loads JAX, which `--help` need not
 
-    if isinstance(error, HeadraceError) and isinstance(error, ValueError):
-        _print_error(str(error))
-        return BAD_ARGUMENTS
     if isinstance(error, HeadraceError):
-        _print_error(f"{error}: {RESUME}")
-        return FAILED
+        _print_error(str(error))
+        return BAD_ARGUMENTS if isinstance(error, ValueError) else FAILED
     print(without_secrets("".join(traceback.format_exception(error))), file=sys.stderr)
     _print_error(f"the run broke: {_last_line(error)}: {RESUME}")
     return FAILED

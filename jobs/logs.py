@@ -38,8 +38,7 @@ def stderr_console() -> "Console":
 
 def set_up_logging() -> None:
     """Sends log lines to stderr: of headrace from INFO, of everything else from ERROR."""
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    quiet_libraries()
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     handler = ConsoleHandler()
@@ -54,6 +53,12 @@ def set_up_logging() -> None:
 def without_secrets(text: str) -> str:
     """The text with the query, the fragment and the user part of every URL in it cut out."""
     return _QUERY.sub(r"\1?...", _USER.sub(r"\1", text))
+
+
+def quiet_libraries() -> None:
+    """Keeps libraries that are imported from now on from writing on stderr by themselves."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
 
 
 class LineFormatter(logging.Formatter):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.jobs.beam_options import check_beam_args
+from headrace.jobs.logs import quiet_libraries
 from headrace.jobs.names import nearest
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def run_generate(
       ValueError: an option, the input, the model or the output cannot be used; nothing was run.
       TypeError: there is no such option.
     """
+    quiet_libraries()
     from headrace import pipelines
 
     config = _config(pipelines.GenerateConfig, _paths(inputs, output, model), options)
@@ -58,6 +60,7 @@ def run_transcribe(
       ValueError: an option, the input, the model or the output cannot be used; nothing was run.
       TypeError: there is no such option.
     """
+    quiet_libraries()
     from headrace import pipelines
 
     config = _config(pipelines.TranscribeConfig, _paths(inputs, output, model), options)
