@@ -169,6 +169,16 @@ class LLM:
         return self._tokenizer.encode_chat(messages)
 
 
+def check_model(checkpoint: Checkpoint, config: EngineConfig) -> None:
+    """Finds out, without reading weights, whether an engine could be made.
+
+    Raises:
+      ModelError: the checkpoint's architecture is not supported.
+      ConfigError: the config does not fit the model.
+    """
+    _choose_max_model_len(config, read_model_config(checkpoint.config).max_position)
+
+
 def _choose_max_model_len(config: EngineConfig, max_position: int) -> int:
     if config.max_model_len is None:
         return max_position

@@ -2,6 +2,15 @@
 
 from headrace.engines.whisper.config import TranscribeOptions, WhisperConfig
 from headrace.engines.whisper.engine import WhisperEngine
+from headrace.engines.whisper.loading import check_model
 from headrace.engines.whisper.results import Segment, Transcription, Word
 
-__all__ = ["Segment", "TranscribeOptions", "Transcription", "WhisperConfig", "WhisperEngine", "Word"]
+__all__ = [
+    "Segment",
+    "TranscribeOptions",
+    "Transcription",
+    "WhisperConfig",
+    "WhisperEngine",
+    "Word",
+    "check_model",
+]

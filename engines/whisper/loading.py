@@ -1,7 +1,9 @@
 """A Whisper engine's parts from a checkpoint and a config."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 
@@ -49,6 +51,26 @@ class LoadedModel:
         )
 
 
+class _Settings(NamedTuple):
+    """What a checkpoint and a config say before any weight is read."""
+
+    dims: ModelDims
+    generation: Mapping[str, Any]
+    tokenizer: WhisperTokenizer
+    defaults: TranscribeOptions
+    max_length: int
+
+
+def check_model(checkpoint: Checkpoint, config: WhisperConfig) -> None:
+    """Finds out, without reading weights, whether an engine could be made.
+
+    Raises:
+      ModelError: the checkpoint is not a Whisper model.
+      ConfigError: the config does not fit the model.
+    """
+    _read_settings(checkpoint, config)
+
+
 def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
     """Reads weights, special tokens and defaults.
 
@@ -56,6 +78,27 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
       ModelError: the checkpoint is not a whole Whisper model.
       ConfigError: the config does not fit the model.
     """
+    dims, generation, tokenizer, defaults, max_length = _read_settings(checkpoint, config)
+    _warn_of_translation(dims, defaults)
+    dtype = resolve_dtype(config.dtype)
+    decoding = Decoding(
+        dims=dims,
+        special=tokenizer.special,
+        rules=decoding_rules(
+            tokenizer.special,
+            generation.get("suppress_tokens") or (),
+            generation.get("begin_suppress_tokens") or (),
+        ),
+        num_slots=_num_slots(config, slot_bytes(dims, dtype)),
+        max_length=max_length,
+        burst=config.decode_burst,
+        seed=config.seed,
+    )
+    model = WhisperModel(Weights(checkpoint, dims, dtype), dims)
+    return LoadedModel(model=model, tokenizer=tokenizer, decoding=decoding, defaults=defaults, config=config)
+
+
+def _read_settings(checkpoint: Checkpoint, config: WhisperConfig) -> _Settings:
     dims = ModelDims.of(checkpoint.config)
     generation = {**checkpoint.generation_config, **config.generation_config}
     tokenizer = checkpoint.tokenizer()
@@ -68,29 +111,8 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
         resolve(defaults, special)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    _warn_of_translation(dims, defaults)
-    dtype = resolve_dtype(config.dtype)
-    decoding = Decoding(
-        dims=dims,
-        special=special,
-        rules=decoding_rules(
-            special,
-            generation.get("suppress_tokens") or (),
-            generation.get("begin_suppress_tokens") or (),
-        ),
-        num_slots=_num_slots(config, slot_bytes(dims, dtype)),
-        max_length=_max_length(config, generation.get("max_length"), dims),
-        burst=config.decode_burst,
-        seed=config.seed,
-    )
-    model = WhisperModel(Weights(checkpoint, dims, dtype), dims)
-    return LoadedModel(
-        model=model,
-        tokenizer=WhisperTokenizer(tokenizer, special),
-        decoding=decoding,
-        defaults=defaults,
-        config=config,
-    )
+    max_length = _max_length(config, generation.get("max_length"), dims)
+    return _Settings(dims, generation, WhisperTokenizer(tokenizer, special), defaults, max_length)
 
 
 def _num_slots(config: WhisperConfig, bytes_each: int) -> int:
