@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from headrace.engines import RequestError, RowError
-from headrace.engines.checkpoints import open_checkpoint, resolve_model
-from headrace.engines.llm import LLM, EngineConfig, RequestOutput, SamplingParams
+from headrace.engines.checkpoints import LocalModel, open_checkpoint, resolve_model
+from headrace.engines.llm import LLM, EngineConfig, RequestOutput, SamplingParams, check_model
 from headrace.pipelines.config import GenerateConfig, InputError, Unit
 from headrace.pipelines.prompts import Prompt, fill_template, read_prompt, template_fields
 from headrace.pipelines.scans import TableRow
@@ -74,6 +74,9 @@ class GenerateWork:
         engine_config(self.config)
         if self.config.template is not None:
             template_fields(self.config.template)
+
+    def check_model(self, model: LocalModel) -> None:
+        check_model(open_checkpoint(model), engine_config(self.config))
 
     def load(self) -> LLM:
         model = resolve_model(self.config.model, revision=self.config.revision)

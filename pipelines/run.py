@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.audio import HeadraceError
 from headrace.engines.checkpoints import resolve_model
 from headrace.pipelines.commit import Footer, is_part_of, read_footer
 from headrace.pipelines.config import (
@@ -15,7 +14,6 @@ from headrace.pipelines.config import (
     InputError,
     OutputError,
     Progress,
-    RunConfig,
     RunError,
     RunSummary,
     TranscribeConfig,
@@ -92,7 +90,7 @@ def run_work(work: Work, beam_args: Sequence[str] = (), on_progress: OnProgress 
     _check_options(work)
     listing = list_inputs(work.config.inputs, leave_out=output, root=before.root if before else None)
     refuse_unwritable_output(output)
-    model = _find_model(work.config)
+    model = _find_model(work)
     _refuse_other_run(before, output, work, model)
     plan = make_plan(work, listing, output, run_fingerprint(work.job, model.fingerprint, work.config), before)
     work = work.with_kept(plan.kept)
@@ -113,16 +111,15 @@ def run_work(work: Work, beam_args: Sequence[str] = (), on_progress: OnProgress 
 def _check_options(work: Work) -> None:
     try:
         work.check()
-    except HeadraceError as error:
-        raise InputError(str(error)) from error
     except ValueError as error:
         raise InputError(str(error)) from error
 
 
-def _find_model(config: RunConfig) -> ModelRecord:
-    model = resolve_model(config.model, revision=config.revision)
+def _find_model(work: Work) -> ModelRecord:
+    model = resolve_model(work.config.model, revision=work.config.revision)
+    work.check_model(model)
     return ModelRecord(
-        spec=config.model, format=model.format, revision=model.revision, fingerprint=model.fingerprint
+        spec=work.config.model, format=model.format, revision=model.revision, fingerprint=model.fingerprint
     )
 
 

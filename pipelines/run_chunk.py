@@ -1,5 +1,6 @@
 """The DoFn that runs a chunk: its rows through the resident engine, its part committed, a manifest out."""
 
+import logging
 import math
 import os
 import queue
@@ -7,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -14,6 +16,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.shared import Shared
 
 from headrace.audio import HeadraceError
+from headrace.engines import EngineError, RowError
 from headrace.pipelines.commit import Footer, is_part_of, read_footer, write_part
 from headrace.pipelines.in_flight import IN_FLIGHT, STOP, Tally
 from headrace.pipelines.metrics import count_errors, part_metrics
@@ -21,6 +24,8 @@ from headrace.pipelines.plan import ChunkTask
 from headrace.pipelines.resident import Resident, acquire_resident
 from headrace.pipelines.tables import read_rows
 from headrace.pipelines.work import ResultRow, Work, WorkRow
+
+logger = logging.getLogger(__name__)
 
 NAMESPACE = "headrace"
 
@@ -157,7 +162,13 @@ class _Window:
             return
         while self._num_rows and not self._has_room(row):
             self._collect()
-        future = self._work.submit(self._engine, row)
+        try:
+            future = self._work.submit(self._engine, row)
+        except EngineError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one row must not stop the rest
+            self._keep(place, self._work.fail(_with_unexpected(row, error)))
+            return
         self._num_rows += 1
         self._num_bytes += row.payload_bytes
         submitted = _Submitted(place, row, future)
@@ -191,11 +202,24 @@ class _Window:
                 continue
         self._num_rows -= 1
         self._num_bytes -= row.payload_bytes
-        self._keep(place, self._work.finish(row, future.result()))
+        error = future.exception()
+        if isinstance(error, EngineError):
+            raise error
+        if error is not None:
+            self._keep(place, self._work.fail(_with_unexpected(row, error)))
+        else:
+            self._keep(place, self._work.finish(row, future.result()))
 
     def _keep(self, place: int, result: ResultRow) -> None:
         self.results[place] = result
         IN_FLIGHT.add(self._part, Tally(1, int(result.error is not None), result.units))
+
+
+def _with_unexpected(row: WorkRow, error: BaseException) -> WorkRow:
+    """The row with an error that no engine should give: the log gets its type, the row its text."""
+    logger.warning("a row failed unexpectedly: %s", type(error).__name__)
+    text = " ".join(str(error).split())
+    return replace(row, error=RowError("unexpected", f"{type(error).__name__}: {text}"))
 
 
 def _work_rows(work: Work, task: ChunkTask) -> Iterator[WorkRow]:

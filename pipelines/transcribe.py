@@ -9,8 +9,15 @@ import pyarrow as pa
 
 from headrace.audio import AudioError
 from headrace.engines import RowError
-from headrace.engines.checkpoints import open_checkpoint, resolve_model
-from headrace.engines.whisper import Segment, TranscribeOptions, Transcription, WhisperConfig, WhisperEngine
+from headrace.engines.checkpoints import LocalModel, open_checkpoint, resolve_model
+from headrace.engines.whisper import (
+    Segment,
+    TranscribeOptions,
+    Transcription,
+    WhisperConfig,
+    WhisperEngine,
+    check_model,
+)
 from headrace.pipelines.config import InputError, TranscribeConfig, Unit
 from headrace.pipelines.files import is_http, is_local, join, parent, read_bytes
 from headrace.pipelines.scans import TableRow
@@ -70,6 +77,9 @@ class TranscribeWork:
 
     def check(self) -> None:
         whisper_config(self.config)
+
+    def check_model(self, model: LocalModel) -> None:
+        check_model(open_checkpoint(model), whisper_config(self.config))
 
     def load(self) -> WhisperEngine:
         model = resolve_model(self.config.model, revision=self.config.revision)

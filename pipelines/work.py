@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 
 from headrace.engines import RowError
+from headrace.engines.checkpoints import LocalModel
 from headrace.pipelines.config import InputError, RunConfig, Unit
 from headrace.pipelines.scans import TableRow
 from headrace.pipelines.schemas import kept_name
@@ -104,6 +105,15 @@ class Work(Protocol):
 
         Raises:
           ValueError: an option that the engine does not take.
+        """
+        ...
+
+    def check_model(self, model: LocalModel) -> None:
+        """Looks at the model's configuration, without reading its weights.
+
+        Raises:
+          ModelError: it is not a model for this job.
+          ConfigError: the options do not fit the model.
         """
         ...
 

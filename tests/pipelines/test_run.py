@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.engines import ModelError
+from headrace.engines import ConfigError, ModelError
 from headrace.engines.llm import LLM
 from headrace.pipelines import GenerateConfig, InputError, OutputError, RunError, run_generate
 from headrace.pipelines.generate import GenerateWork
@@ -219,6 +219,8 @@ def test_what_cannot_work_is_refused_in_one_line_before_the_run(
         (OutputError, "cannot write", make_config(tiny_llm, source, Path("/proc/headrace"))),
         (ModelError, "absent", make_config(str(tmp_path / "absent"), source, new)),
         (ModelError, "nothing-like-this", make_config("demo:nothing-like-this", source, new)),
+        (ModelError, "whisper", make_config("demo:whisper-tiny.en", source, new)),
+        (ConfigError, "max_model_len is 4096", make_config(tiny_llm, source, new, max_model_len=4096)),
         (InputError, "top_p", make_config(tiny_llm, source, new, top_p=1.5)),
         (InputError, "page_size", make_config(tiny_llm, source, new, page_size=3)),
     ]

@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.engines import ConfigError, ModelError
 from headrace.pipelines import InputError, TranscribeConfig, run_transcribe
 
 CLIP = "speech/DeepSpeech__LDC93S1.wav"
@@ -83,4 +84,8 @@ def test_options_that_the_engine_refuses_are_refused_before_the_run(recordings: 
         run_transcribe(make_config(recordings, tmp_path / "out", chunk_length_s=10.0, stride_length_s=6.0))
     with pytest.raises(InputError, match="word"):
         run_transcribe(make_config(recordings, tmp_path / "out", return_timestamps="word"))
+    with pytest.raises(ConfigError, match="knows English only"):
+        run_transcribe(make_config(recordings, tmp_path / "out", language="de"))
+    with pytest.raises(ModelError, match="model_type"):
+        run_transcribe(make_config(recordings, tmp_path / "out", model="demo:smollm2-135m"))
     assert not (tmp_path / "out").exists()
