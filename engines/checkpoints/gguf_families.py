@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 
 from headrace.engines.checkpoints.gguf_file import GgufFile
 from headrace.engines.checkpoints.gguf_rope import rope_config
@@ -160,7 +161,9 @@ def tensor_sources(
     return found
 
 
-def unpermute_rotary(rows: np.ndarray, *, num_heads: int) -> np.ndarray:
+def unpermute_rotary(
+    rows: Shaped[np.ndarray, "rows *columns"], *, num_heads: int
+) -> Shaped[np.ndarray, "rows *columns"]:
     """Rows of q or k in Hugging Face's order.
 
     llama.cpp rotates neighbours, Hugging Face the two halves of a head: what the file stores as rows

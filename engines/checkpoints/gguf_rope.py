@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float32
 
 from headrace.engines.checkpoints.gguf_file import GgufFile
 from headrace.engines.errors import ModelError
@@ -44,7 +45,7 @@ def rope_config(file: GgufFile, own: dict[str, Any], head_dim: int) -> dict[str,
     return config
 
 
-def llama3_divisors(scaling: dict[str, Any], theta: float, rotary_dim: int) -> np.ndarray:
+def llama3_divisors(scaling: dict[str, Any], theta: float, rotary_dim: int) -> Float32[np.ndarray, " pairs"]:
     """What llama3 scaling divides each frequency by: 1 for short waves, `factor` for long ones."""
     wavelengths = 2 * math.pi * theta ** (np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
@@ -53,7 +54,9 @@ def llama3_divisors(scaling: dict[str, Any], theta: float, rotary_dim: int) -> n
     return (1.0 / ((1.0 - share) / scaling["factor"] + share)).astype(np.float32)
 
 
-def find_llama3_scaling(divisors: np.ndarray, theta: float, rotary_dim: int) -> dict[str, Any] | None:
+def find_llama3_scaling(
+    divisors: Float32[np.ndarray, " pairs"], theta: float, rotary_dim: int
+) -> dict[str, Any] | None:
     """The rope_scaling of kind llama3 whose divisors these are; None where there is none."""
     factor = float(divisors.max())
     if factor <= 1 or divisors.shape != (rotary_dim // 2,):

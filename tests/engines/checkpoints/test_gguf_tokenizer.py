@@ -247,6 +247,18 @@ def test_smollm2_gives_texts_back(smollm2_checkpoint: Checkpoint):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
+def test_smollm2_ids_are_those_of_transformers(smollm2_checkpoint: Checkpoint):
+    golden = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_greedy.json").read_text("utf-8"))
+    tokenizer = smollm2_checkpoint.tokenizer()
+    for row in golden["tokenizer"]:
+        assert tokenizer(row["text"])["input_ids"] == row["token_ids"]
+    for row in golden["chat"]:
+        assert (
+            tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True, return_dict=False)
+            == row["token_ids"]
+        )
+
+
 def test_smollm2_splits_like_digits_and_gpt2(smollm2_checkpoint: Checkpoint):
     tokenizer = smollm2_checkpoint.tokenizer()
     reference = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())

