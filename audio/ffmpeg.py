@@ -6,6 +6,7 @@ import av
 import av.error
 import numpy as np
 from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
 from av.container import InputContainer
 from av.packet import Packet
 
@@ -24,6 +25,8 @@ ESTIMATED = ("aac", "ac3", "eac3", "dts", "mpeg", "loas", "latm")
 """Containers that do not say how long they are."""
 TS_PACKET_BYTES = (188, 192, 204)
 """Packets of a transport stream: plain, with a time stamp, with error correction."""
+SAFE_PLANES = 8
+"""From this many planes on PyAV reads past the end of a frame's table of them."""
 CUT_TOLERANCE_S = 0.2
 """An end that comes this much earlier than declared is a cut."""
 GAP_TOLERANCE_S = 1.0
@@ -98,12 +101,12 @@ def _decode_packets(container: InputContainer, buffer: MonoBuffer, progress: _Pr
     What fails before the first frame, or after the last of an MP3 file, is a tag, not sound.
     """
     track = container.streams.audio[0]
-    packets = container.demux()
+    packets = container.demux(list(container.streams))  # a damaged file can grow more on the way
     num_frames, has_failed = 0, False
     while True:
         try:
             packet = next(packets, None)
-        except (av.error.FFmpegError, OSError):
+        except (av.error.FFmpegError, OSError, IndexError):
             progress.is_damaged = True
             return
         if packet is None:
@@ -128,16 +131,20 @@ def _decode_packets(container: InputContainer, buffer: MonoBuffer, progress: _Pr
 
 def _samples(frame: AudioFrame, name: str) -> np.ndarray:
     """[channels, samples] in the number format of the codec."""
+    num_channels = frame.layout.nb_channels
     try:
-        data = frame.to_ndarray()
-    except ValueError:
+        if frame.format.is_planar and num_channels < SAFE_PLANES:
+            return frame.to_ndarray()
+        if frame.format.is_planar:
+            packer = AudioResampler(frame.format.packed, frame.layout, frame.sample_rate)
+            (frame,) = packer.resample(frame)
+        return frame.to_ndarray().reshape(-1, num_channels).T
+    except (ValueError, av.error.FFmpegError):
         raise AudioError(
-            f"{name}: its sample format ({frame.format.name}) is not known here: convert it to WAV or FLAC",
+            f"{name}: {num_channels} channels of {frame.format.name} samples are not known here: "
+            "convert it to WAV or FLAC",
             kind="undecodable",
         ) from None
-    if frame.format.is_planar:
-        return data
-    return data.reshape(-1, frame.layout.nb_channels).T
 
 
 def _is_cut(container: InputContainer, stream: ByteStream, progress: _Progress, decoded_s: float) -> bool:

@@ -46,8 +46,8 @@ class ByteStream:
             return b""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """The new position."""
-        target = offset + (0, self._position(), self.size)[whence]
+        """The new position; damaged files lead decoders to before the start, which counts as the start."""
+        target = max(0, offset + (0, self._position(), self.size)[whence])
         try:
             self._file.seek(self._base + target)
         except Exception as error:  # noqa: BLE001 (as above)

@@ -50,12 +50,13 @@ def media_file(
         seconds: float = 2.0,
         options: dict[str, str] | None = None,
         video: bool = False,
+        layout: str = "stereo",
     ) -> bytes:
         path = tmp_path_factory.mktemp("media") / "file"
         with av.open(str(path), "w", format=container, options=options or {}) as output:
             # The first packet writes the header: every track must be there by then.
             pictures = add_video(output) if video else None
-            sound = output.add_stream(codec, rate=48_000, layout="stereo")
+            sound = output.add_stream(codec, rate=48_000, layout=layout)
             if pictures is not None:
                 encode_video(output, pictures, round(seconds * 5))
             encode_audio(output, sound, chirp(seconds, 48_000))
@@ -86,10 +87,11 @@ def encode_video(output: av.container.OutputContainer, stream: av.VideoStream, n
 
 
 def encode_audio(output: av.container.OutputContainer, stream: av.AudioStream, samples: np.ndarray) -> None:
-    resampler = av.AudioResampler(format=stream.format, layout="stereo", rate=48_000)
+    layout = stream.layout
+    resampler = av.AudioResampler(format=stream.format, layout=layout, rate=48_000)
     for start in range(0, samples.size, 1024):
-        block = np.repeat(samples[None, start : start + 1024], 2, axis=0)
-        frame = av.AudioFrame.from_ndarray(block, format="fltp", layout="stereo")
+        block = np.repeat(samples[start : start + 1024], layout.nb_channels)[None]
+        frame = av.AudioFrame.from_ndarray(block, format="flt", layout=layout)
         frame.sample_rate, frame.pts = 48_000, start
         for converted in resampler.resample(frame):
             output.mux(stream.encode(converted))

@@ -63,6 +63,17 @@ def test_the_audio_track_of_a_video_decodes(media_file, container, codec):
     assert recording.flags == ()
 
 
+@pytest.mark.parametrize("layout", ["mono", "5.1", "7.1", "hexadecagonal"])
+@pytest.mark.parametrize("container", ["mp4", "matroska"])
+def test_every_channel_of_a_media_file_counts(media_file, layout, container):
+    stereo = load_audio(media_file(container, "aac"))
+    recording = load_audio(media_file(container, "aac", layout=layout))
+    assert recording.flags == ()
+    assert recording.duration_s == pytest.approx(stereo.duration_s, abs=1e-3)
+    power, expected = (np.mean(np.square(each.waveform[4_000:-4_000])) for each in (recording, stereo))
+    assert power == pytest.approx(expected, rel=0.35)
+
+
 @pytest.mark.parametrize("rate", [8_000, 22_050, 44_100, 96_000])
 @pytest.mark.parametrize("channels", [1, 2, 8])
 def test_every_rate_and_channel_count_becomes_mono_16_khz(sound_file, chirp, rate, channels):
