@@ -1,7 +1,7 @@
-"""Rows finished in this process whose part is not committed yet, and the signal to stop."""
+"""Rows finished in this process whose part is not committed yet, and which runs are to stop."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -18,36 +18,48 @@ class Tally(NamedTuple):
 
 
 class InFlight:
-    """Tallies of the parts that this process is working on, by part name."""
+    """The runs of this process, by their output directories."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._parts: dict[str, Tally] = {}
+        self._parts: dict[tuple[str, str], Tally] = {}
+        self._stopped: set[str] = set()
 
     @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Counts a part for as long as it is worked on."""
-        with self._lock:
-            self._parts[name] = Tally()
+    def part(self, output: str, name: str) -> Iterator[Callable[[Tally], None]]:
+        """What adds to the part's tally, which is kept for as long as the part is worked on."""
+        key = (output, name)
+
+        def add(tally: Tally) -> None:
+            with self._lock:
+                self._parts[key] = self._parts.get(key, Tally()).plus(tally)
+
+        add(Tally())
         try:
-            yield
+            yield add
         finally:
             with self._lock:
-                del self._parts[name]
+                self._parts.pop(key, None)
 
-    def add(self, name: str, tally: Tally) -> None:
-        """Adds to a part that is worked on."""
+    def tallies(self, output: str) -> dict[str, Tally]:
+        """The tallies of a run's parts, as they are now, by part name."""
         with self._lock:
-            self._parts[name] = self._parts[name].plus(tally)
+            return {name: tally for (where, name), tally in self._parts.items() if where == output}
 
-    def tallies(self) -> dict[str, Tally]:
-        """The tallies as they are now."""
+    def begin(self, output: str) -> None:
+        """Lets a run go on that was stopped before."""
         with self._lock:
-            return dict(self._parts)
+            self._stopped.discard(output)
+
+    def stop(self, output: str) -> None:
+        """Has the chunks of a run give up at once; they stay uncommitted."""
+        with self._lock:
+            self._stopped.add(output)
+
+    def is_stopped(self, output: str) -> bool:
+        """Whether a run is to stop."""
+        return output in self._stopped
 
 
 IN_FLIGHT = InFlight()
-"""The tallies of this process."""
-
-STOP = threading.Event()
-"""Set where the run is to end at once: chunks in flight give up and stay uncommitted."""
+"""The runs of this process."""

@@ -29,7 +29,7 @@ class ProgressPoller:
 
     def poll(self) -> Progress:
         """The progress now."""
-        in_flight = IN_FLIGHT.tallies()
+        in_flight = IN_FLIGHT.tallies(self._output)
         for name in list_directory(self._output, "part-"):
             if name in self._parts and name not in self._committed:
                 footer = read_footer(self._output, name)

@@ -21,7 +21,7 @@ from headrace.pipelines.config import (
 from headrace.pipelines.files import normalise
 from headrace.pipelines.fingerprint import parameters, run_fingerprint
 from headrace.pipelines.generate import GenerateWork
-from headrace.pipelines.in_flight import STOP
+from headrace.pipelines.in_flight import IN_FLIGHT
 from headrace.pipelines.listing import Listing, list_inputs
 from headrace.pipelines.metrics import add_up, write_metrics
 from headrace.pipelines.output_directory import (
@@ -160,11 +160,11 @@ def _write(output: str, record: RunRecord) -> None:
 def _run_tasks(work: Work, output: str, plan: Plan, beam_args: Sequence[str]) -> Mapping[str, int]:
     if not plan.tasks:
         return {}
-    STOP.clear()
+    IN_FLIGHT.begin(output)
     try:
         return run_pipeline(work, output, plan.tasks, pipeline_options(beam_args)).counters
     except BaseException:
-        STOP.set()
+        IN_FLIGHT.stop(output)
         raise
 
 

@@ -6,7 +6,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from apache_beam.utils.shared import Shared
 from headrace.audio import HeadraceError
 from headrace.engines import EngineError, RowError
 from headrace.pipelines.commit import Footer, is_part_of, read_footer, write_part
-from headrace.pipelines.in_flight import IN_FLIGHT, STOP, Tally
+from headrace.pipelines.in_flight import IN_FLIGHT, Tally
 from headrace.pipelines.metrics import count_errors, part_metrics
 from headrace.pipelines.plan import ChunkTask
 from headrace.pipelines.resident import Resident, acquire_resident
@@ -46,6 +46,13 @@ class Manifest(NamedTuple):
     rows: int
 
 
+class ChunkProgress(NamedTuple):
+    """How a chunk tells what it has done, and learns that it is to stop."""
+
+    add: Callable[[Tally], None]
+    is_stopped: Callable[[], bool]
+
+
 class _Submitted(NamedTuple):
     place: int
     row: WorkRow
@@ -66,8 +73,7 @@ class RunChunk(beam.DoFn):
         if not is_part_of(read_footer(self._output, chunk.part_name), chunk):
             if self._resident is None:
                 self._resident = acquire_resident(self._shared, self._work.load)
-            with IN_FLIGHT.part(chunk.part_name):
-                self._run(element, self._resident)
+            self._run(element, self._resident)
         yield Manifest(chunk.part_name, chunk.rows)
 
     def teardown(self) -> None:
@@ -75,9 +81,11 @@ class RunChunk(beam.DoFn):
 
     def _run(self, task: ChunkTask, resident: Resident) -> None:
         started_s = time.monotonic()
-        results = run_rows(self._work, resident.engine, task)
-        footer = self._footer(task, results, resident, time.monotonic() - started_s)
-        write_part(self._output, [each.values for each in results], self._work.schema, footer)
+        with IN_FLIGHT.part(self._output, task.chunk.part_name) as add:
+            progress = ChunkProgress(add, lambda: IN_FLIGHT.is_stopped(self._output))
+            results = run_rows(self._work, resident.engine, task, progress)
+            footer = self._footer(task, results, resident, time.monotonic() - started_s)
+            write_part(self._output, [each.values for each in results], self._work.schema, footer)
         self._count(footer, results, resident)
 
     def _footer(self, task: ChunkTask, results: list[ResultRow], resident: Resident, wall_s: float) -> Footer:
@@ -122,14 +130,14 @@ class RunChunk(beam.DoFn):
                     distribution.update(round(each.values[name] * 1000))
 
 
-def run_rows(work: Work, engine: Any, task: ChunkTask) -> list[ResultRow]:
+def run_rows(work: Work, engine: Any, task: ChunkTask, progress: ChunkProgress) -> list[ResultRow]:
     """Results of a chunk's rows, in their order, with a bounded number of them in the engine at a time.
 
     Raises:
       EngineError: the engine has failed.
       StoppedError: the run was told to stop.
     """
-    window = _Window(work, engine, task.chunk.part_name)
+    window = _Window(work, engine, progress)
     try:
         for place, row in enumerate(_work_rows(work, task)):
             window.submit(place, row)
@@ -145,11 +153,11 @@ def run_rows(work: Work, engine: Any, task: ChunkTask) -> list[ResultRow]:
 class _Window:
     """Rows on their way through the engine; results come back in any order."""
 
-    def __init__(self, work: Work, engine: Any, part: str) -> None:
+    def __init__(self, work: Work, engine: Any, progress: ChunkProgress) -> None:
         self.results: dict[int, ResultRow] = {}
         self._work = work
         self._engine = engine
-        self._part = part
+        self._progress = progress
         self._max_rows = max(2, _WINDOW_PER_SLOT * engine.num_slots)
         self._num_rows = 0
         self._num_bytes = 0
@@ -181,7 +189,7 @@ class _Window:
 
     def abandon(self) -> None:
         """Waits for the rows in the engine without results, so that a retry may submit the same rows."""
-        while self._num_rows and not STOP.is_set():
+        while self._num_rows and not self._progress.is_stopped():
             try:
                 self._finished.get(timeout=_POLL_S)
             except queue.Empty:
@@ -193,7 +201,7 @@ class _Window:
 
     def _collect(self) -> None:
         while True:
-            if STOP.is_set():
+            if self._progress.is_stopped():
                 raise StoppedError("the run was told to stop")
             try:
                 place, row, future = self._finished.get(timeout=_POLL_S)
@@ -212,7 +220,7 @@ class _Window:
 
     def _keep(self, place: int, result: ResultRow) -> None:
         self.results[place] = result
-        IN_FLIGHT.add(self._part, Tally(1, int(result.error is not None), result.units))
+        self._progress.add(Tally(1, int(result.error is not None), result.units))
 
 
 def _with_unexpected(row: WorkRow, error: BaseException) -> WorkRow:

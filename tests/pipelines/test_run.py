@@ -55,7 +55,7 @@ def test_every_prompt_gets_one_row_and_the_run_is_described(
     assert (summary.rows, summary.rows_failed, summary.units, summary.parts_total) == (23, 0, 138.0, 5)
     assert (summary.rows_run, summary.parts_reused, summary.model_loads) == (23, 0, 1)
     assert (seen[-1].rows_done, seen[-1].rows_total, seen[-1].parts_done) == (23, 23, 5)
-    assert IN_FLIGHT.tallies() == {}
+    assert IN_FLIGHT.tallies(str(output)) == {}
 
     names = sorted(path.name for path in (output / "__run").iterdir())
     assert names == ["_SUCCESS", "metrics.parquet", "run.json", "tmp"]
