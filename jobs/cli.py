@@ -4,17 +4,15 @@ import argparse
 import importlib
 import importlib.metadata
 import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from headrace.jobs.errors import UsageError
 from headrace.jobs.logs import set_up_logging, without_secrets
 from headrace.jobs.names import nearest
 from headrace.jobs.options import Parser
+from headrace.jobs.stopping import RESUME, stopping_at_once
 
 COMMANDS = {
     "transcribe": "recordings of speech to text",
@@ -22,14 +20,13 @@ COMMANDS = {
     "demo": "both on small real inputs with small real models",
 }
 DONE, FAILED, BAD_ARGUMENTS = 0, 1, 2
-RESUME = "run the same command again to resume"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 the run broke or rows failed where that counts, 2 bad arguments."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _stopping_at_once():
+        with stopping_at_once():
             return _run_command(arguments)
     except SystemExit as leaving:  # argparse has answered --help or --version
         return leaving.code if isinstance(leaving.code, int) else DONE
@@ -80,30 +77,6 @@ def _parser() -> Parser:
     version = importlib.metadata.version("headrace")
     parser.add_argument("--version", action="version", version=f"headrace {version}")
     return parser
-
-
-@contextmanager
-def _stopping_at_once() -> Iterator[None]:
-    """Ends the process at once at Ctrl-C or SIGTERM.
-
-    Parts are committed by rename, so there is nothing to wind down, and a KeyboardInterrupt would wait in
-    Beam for the chunks that its threads have begun.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _stop(number: int, frame: object) -> None:
-    show_cursor = "\x1b[?25h\n" if os.isatty(2) else ""
-    os.write(2, f"{show_cursor}stopped: {RESUME}\n".encode())
-    os._exit(128 + number)
 
 
 def _print_error(message: str) -> None:

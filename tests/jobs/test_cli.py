@@ -1,10 +1,7 @@
-"""The command itself: help without heavy imports, one line for bad arguments, exit codes, Ctrl-C."""
+"""The command itself: help without heavy imports, one line for bad arguments, exit codes."""
 
-import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -76,20 +73,3 @@ def test_an_unforeseen_error_is_shown_in_full_and_gives_exit_code_1(monkeypatch,
         "headrace: the run broke: RuntimeError: no disk at https://h.example/x?...: "
         "run the same command again to resume\n"
     )
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_process_at_once_with_one_line(number):
-    code = (
-        "import sys, threading, time; from headrace.jobs import cli; "
-        "worker = threading.Thread(target=time.sleep, args=(60,)); worker.start(); "
-        "cli._run_command = lambda argv: (print('ready', flush=True), worker.join()); cli.main(['x'])"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=-1, stderr=-1, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(0.05)
-        os.kill(process.pid, number)
-        _, err = process.communicate(timeout=10)
-    assert process.returncode == 128 + number
-    assert err == "stopped: run the same command again to resume\n"
