@@ -96,16 +96,16 @@ def run_work(work: Work, beam_args: Sequence[str] = (), on_progress: OnProgress 
     work = work.with_kept(plan.kept)
     record = _new_record(work, model, listing, plan, before)
     open_output(output)
-    _write(output, record)
+    _begin(output, record)
     logger.info("rows: %d, parts to do: %d of %d", _rows(plan), len(plan.tasks), len(plan.chunks))
     started_s = time.monotonic()
     try:
         with reporting(ProgressPoller(output, plan.chunks, plan.reused), output, on_progress):
             counters = _run_tasks(work, output, plan, beam_args)
+        return _finish(work, output, plan, record, counters, time.monotonic() - started_s)
     except RunError as error:
-        _write(output, replace(record, state="broken"))
+        _note_break(output, record)
         raise _with_remedy(error, output, plan) from error
-    return _finish(work, output, plan, record, counters, time.monotonic() - started_s)
 
 
 def _check_options(work: Work) -> None:
@@ -150,11 +150,18 @@ def _new_record(
     )
 
 
-def _write(output: str, record: RunRecord) -> None:
+def _begin(output: str, record: RunRecord) -> None:
     try:
         write_record(output, record)
     except OSError as error:
         raise OutputError(f"cannot write to the output {output}: {error.strerror or error}") from error
+
+
+def _note_break(output: str, record: RunRecord) -> None:
+    try:
+        write_record(output, replace(record, state="broken"))
+    except OSError:  # the disk may be what broke it, and the break itself is what must be told
+        logger.warning("cannot write run.json: it goes on saying that the run is running")
 
 
 def _run_tasks(work: Work, output: str, plan: Plan, beam_args: Sequence[str]) -> Mapping[str, int]:
@@ -183,13 +190,16 @@ def _finish(
     for task in plan.tasks:
         footer = read_footer(output, task.chunk.part_name)
         if footer is None or not is_part_of(footer, task.chunk):
-            raise _with_remedy(RunError(f"{task.chunk.part_name} was not committed"), output, plan)
+            raise RunError(f"{task.chunk.part_name} was not committed")
         footers[footer.part] = footer
     new = [footers[task.chunk.part_name] for task in plan.tasks]
     summary = _summary(work, output, footers, new, wall_s, counters.get("model_loads", 0))
-    write_metrics(output, footers.values())
-    _write(output, _done(record, footers, summary))
-    mark_success(output)
+    try:
+        write_metrics(output, footers.values())
+        write_record(output, _done(record, footers, summary))
+        mark_success(output)
+    except OSError as error:
+        raise RunError(f"cannot write what the run did: {error.strerror or error}") from error
     return summary
 
 
