@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.pipelines.files import is_local, join, open_input, write_whole
+from headrace.pipelines.files import join, open_parquet, write_whole
 from headrace.pipelines.fingerprint import SCHEMA_VERSION
 from headrace.pipelines.shards import Chunk
 
@@ -83,9 +83,8 @@ def write_part(output: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema
 
 def read_footer(output: str, name: str) -> Footer | None:
     """The footer of a part, None where the file is not a part that this version wrote, or is broken."""
-    path = join(output, name)
     try:
-        with pq.ParquetFile(path if is_local(path) else open_input(path)) as file:
+        with open_parquet(join(output, name)) as file:
             content = json.loads((file.schema_arrow.metadata or {}).get(_FOOTER_KEY, b"{}"))
             if content.get("schema_version") != SCHEMA_VERSION or content["rows"] != file.metadata.num_rows:
                 return None

@@ -3,11 +3,16 @@
 import os
 import posixpath
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
+
+_READ_BUFFER_BYTES = 1 << 20
 
 
 def is_local(path: str) -> bool:
@@ -51,6 +56,22 @@ def open_input(path: str) -> BinaryIO:
     if is_local(path):
         return open(path, "rb")
     return cast(BinaryIO, FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED))
+
+
+@contextmanager
+def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
+    """A Parquet file, read piece by piece.
+
+    Raises:
+      OSError: there is no such file, or it cannot be read.
+      pyarrow.ArrowException: it is not a Parquet file.
+    """
+    if is_local(path):
+        with pq.ParquetFile(path, buffer_size=_READ_BUFFER_BYTES) as parquet:
+            yield parquet
+    else:
+        with open_input(path) as file, pq.ParquetFile(file, buffer_size=_READ_BUFFER_BYTES) as parquet:
+            yield parquet
 
 
 def read_bytes(path: str) -> bytes:

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 
-import pyarrow.parquet as pq
+from pyarrow.parquet import FileMetaData
 
-from headrace.pipelines.files import is_local, open_input
+from headrace.pipelines.files import open_parquet
 from headrace.pipelines.scans import TableRow, TableScan
 
 # Rows decoded at once: small, since a row may hold a recording of many megabytes.
 _BATCH_ROWS = 64
-_READ_BUFFER_BYTES = 1 << 20
 
 
 def scan_parquet(path: str, *, typed: Sequence[str]) -> TableScan:
     """What a Parquet file holds, from its footer."""
-    with _open(path) as file:
+    with open_parquet(path) as file:
         schema = file.schema_arrow
         types = {name: schema.field(name).type for name in typed if name in schema.names}
         return TableScan(rows=file.metadata.num_rows, columns=tuple(schema.names), types=types)
@@ -22,7 +21,7 @@ def scan_parquet(path: str, *, typed: Sequence[str]) -> TableScan:
 
 def read_parquet(path: str, start: int, stop: int, columns: Sequence[str]) -> Iterator[TableRow]:
     """Rows `start` to `stop` of a Parquet file, with the values of `columns` only."""
-    with _open(path) as file:
+    with open_parquet(path) as file:
         groups, row = _overlapping_groups(file.metadata, start, stop)
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=list(columns)):
             after = row + batch.num_rows
@@ -36,12 +35,7 @@ def read_parquet(path: str, start: int, stop: int, columns: Sequence[str]) -> It
                 return
 
 
-def _open(path: str) -> pq.ParquetFile:
-    source = path if is_local(path) else open_input(path)
-    return pq.ParquetFile(source, buffer_size=_READ_BUFFER_BYTES)
-
-
-def _overlapping_groups(metadata: pq.FileMetaData, start: int, stop: int) -> tuple[list[int], int]:
+def _overlapping_groups(metadata: FileMetaData, start: int, stop: int) -> tuple[list[int], int]:
     """The row groups that hold rows `start` to `stop`, and the row that the first of them begins with."""
     groups, first_row, row = [], 0, 0
     for group in range(metadata.num_row_groups):

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
+import duckdb
+import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -290,3 +293,17 @@ def test_the_engine_is_closed_when_the_run_is_over(tiny_llm: str, make_prompts: 
     before = sum(thread.name == "headrace-llm" for thread in threading.enumerate())
     run_generate(make_config(tiny_llm, make_prompts(6), tmp_path / "out"))
     assert sum(thread.name == "headrace-llm" for thread in threading.enumerate()) == before
+
+
+def test_common_readers_see_the_results_alone(tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path):
+    output = tmp_path / "out"
+    run_generate(make_config(tiny_llm, make_prompts(6), output))
+    assert pq.read_table(output).num_rows == 6
+    assert len(pd.read_parquet(output)) == 6
+    query = f"select count(*) from '{output}/*.parquet'"
+    assert duckdb.sql(query).fetchall() == [(6,)]
+    loaded = datasets.load_dataset(
+        "parquet", data_dir=str(output), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert loaded.num_rows == 6
+    assert loaded.column_names[:3] == ["id", "source", "row"]
