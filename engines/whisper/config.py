@@ -42,6 +42,8 @@ class WhisperConfig:
     """A window is empty above this no-speech probability where its mean log-probability is low too."""
     logprob_threshold: float = -1.0
     """Mean log-probability below which a window is not trusted."""
+    language_threshold: float = 0.5
+    """Probability of the detected language below which a window is flagged."""
     compression_ratio_threshold: float = 2.4
     """Text that zlib shrinks more than this is taken for a loop: retried once, then flagged."""
     retry_temperature: float = 0.4

@@ -14,9 +14,9 @@ from headrace.engines.whisper.quality import (
     Attempt,
     best_attempt,
     is_digital_silence,
-    is_loop,
     is_silent,
     quality_flags,
+    retry_temperature,
 )
 from headrace.engines.whisper.results import Transcription
 from headrace.engines.whisper.runner import Finished, Job, Runner
@@ -54,6 +54,7 @@ class Progress:
     """Windows that are not done."""
     started_at: float | None = None
     num_tokens: int = 0
+    flags: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +143,8 @@ class WhisperCore:
         if decode.progress.started_at is None:
             decode.progress.started_at = time.monotonic()
         self.counters["windows"] += 1
-        with_timestamps = request.timestamps != "none"
+        # Where windows overlap their texts are joined by time.
+        with_timestamps = request.timestamps != "none" or len(request.windows) > 1
         prompt = self._tokenizer.special.prompt(
             request.language, request.task, with_timestamps=with_timestamps
         )
@@ -156,19 +158,23 @@ class WhisperCore:
 
     def _take(self, finished: Finished) -> Progress | None:
         """The request that a finished slot completes, if it does."""
-        decode = self._slots[finished.slot]
+        slot = finished.job.slot
+        decode = self._slots[slot]
         attempt = self._attempt(finished, decode.progress.request)
         decode.attempts.append(attempt)
         decode.progress.num_tokens += finished.num_tokens
         self.counters["decoded_tokens"] += finished.num_tokens
-        if is_loop(attempt, self._config) and len(decode.attempts) == 1 and self._config.retry_temperature:
+        temperature = retry_temperature(attempt, self._config) if len(decode.attempts) == 1 else None
+        if temperature is not None:
             self.counters["retries"] += 1
-            self._runner.restart(finished.slot, self._config.retry_temperature)
+            self._runner.restart(finished.job, temperature)
             return None
         best = best_attempt(decode.attempts, self._config)
-        decode.progress.texts[decode.index] = None if is_silent(best, self._config) else best
+        if not is_silent(best, self._config):
+            decode.progress.texts[decode.index] = best
+            decode.progress.flags.update(quality_flags(decode.attempts, best, self._config))
         decode.progress.num_left -= 1
-        self._release(finished.slot)
+        self._release(slot)
         return decode.progress if decode.progress.num_left == 0 else None
 
     def _attempt(self, finished: Finished, request: WindowedRequest) -> Attempt:
@@ -184,6 +190,7 @@ class WhisperCore:
             temperature=finished.temperature,
             language=language,
             language_probability=finished.language_prob if detected else None,
+            with_timestamps=finished.with_timestamps,
             ended=finished.ended,
         )
 
@@ -200,7 +207,6 @@ class WhisperCore:
         attempts = [attempt for attempt in progress.texts if attempt is not None]
         language, probability = _language(attempts, request)
         segments = segments_of(texts, self._tokenizer)
-        flags = [flag for attempt in attempts for flag in quality_flags(attempt, self._config)]
         return Transcription(
             request_id=request.request_id,
             text=text_of(segments, language),
@@ -209,7 +215,7 @@ class WhisperCore:
             duration_s=request.recording.duration_s,
             segments=segments,
             num_tokens=progress.num_tokens,
-            quality_flags=tuple(dict.fromkeys([*request.recording.flags, *flags])),
+            quality_flags=(*request.recording.flags, *sorted(progress.flags)),
             queue_s=(progress.started_at or now) - request.submitted_at,
             latency_s=now - request.submitted_at,
         )

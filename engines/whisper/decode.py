@@ -65,10 +65,12 @@ class Arrival(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Slots that decode their window again; the encoder's work stays."""
+    """Slots that decode their window again, with timestamps; the encoder's work stays."""
 
     chosen: Bool[Array, " B"]
     temperature: Float32[Array, " B"]
+    prompt_len: Int32[Array, " B"]
+    """The prompt up to the task: what follows there (<|notimestamps|>) is dropped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +135,9 @@ def restart(rows: Rows, restart: Restart) -> Rows:
     """The rows with the chosen ones back at the end of their prompt. Donates rows."""
     chosen = restart.chosen
     return rows._replace(
-        position=jnp.where(chosen, rows.prompt_len - 1, rows.position),
+        position=jnp.where(chosen, restart.prompt_len - 1, rows.position),
+        prompt_len=jnp.where(chosen, restart.prompt_len, rows.prompt_len),
+        with_timestamps=rows.with_timestamps | chosen,
         finished=rows.finished & ~chosen,
         last_timestamp=jnp.where(chosen, -1, rows.last_timestamp),
         temperature=jnp.where(chosen, restart.temperature, rows.temperature),
@@ -252,25 +256,32 @@ def _sample(
         logits = rule(logits, history)
     hot = rows.temperature > 0
 
-    def sampled(logits: Float32[Array, "B V"]) -> Int32[Array, " B"]:
-        noise = jax.vmap(_gumbel, in_axes=(0, 0, None, None))(
-            rows.seed, history.num_generated, decoding.seed, logits.shape[1]
-        )
-        noisy = logits / jnp.where(hot, rows.temperature, 1.0)[:, None] + noise
-        return jnp.argmax(jnp.where(hot[:, None], noisy, logits), axis=-1).astype(jnp.int32)
-
-    def greedy(logits: Float32[Array, "B V"]) -> Int32[Array, " B"]:
+    def greedy() -> Int32[Array, " B"]:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
-    token = lax.cond(jnp.any(hot & ~rows.finished), sampled, greedy, logits)
+    def sampled() -> Int32[Array, " B"]:
+        # Row by row: few rows are hot, and noise for all of them would cost more than the decoder's step.
+        def one(row: tuple[Array, ...]) -> Array:
+            is_hot, best, *draw = row
+            return lax.cond(is_hot, lambda: _draw(decoding.seed, *draw), lambda: best)
+
+        return lax.map(one, (hot, greedy(), logits, rows.temperature, rows.seed, history.num_generated))
+
+    token = lax.cond(jnp.any(hot & ~rows.finished), sampled, greedy)
     return token, _at(logits, token) - jax.nn.logsumexp(logits, axis=-1)
 
 
-def _gumbel(
-    seed: UInt32[Array, ""], index: Int32[Array, ""], job_seed: int, size: int
-) -> Float32[Array, " V"]:
+def _draw(
+    job_seed: int,
+    logits: Float32[Array, " V"],
+    temperature: Float32[Array, ""],
+    seed: UInt32[Array, ""],
+    index: Int32[Array, ""],
+) -> Int32[Array, ""]:
+    """One sampled token: its randomness depends on nothing but the seeds and the token's number."""
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(job_seed), seed), index)
-    return jax.random.gumbel(key, (size,), jnp.float32)
+    noise = jax.random.gumbel(key, logits.shape, jnp.float32)
+    return jnp.argmax(logits / temperature + noise).astype(jnp.int32)
 
 
 def _append(

@@ -10,8 +10,10 @@ from headrace.engines.whisper.quality import Attempt
 from headrace.engines.whisper.results import Segment
 from headrace.engines.whisper.tokenizer import UNSPACED_LANGUAGES, WhisperTokenizer
 
-TOLERANCE_S = 2.0
-"""How far two windows' estimates of a word's time may differ where there are timestamps."""
+TOLERANCE_S = 1.0
+"""Least difference that two windows' estimates of a word's time may have."""
+TOLERANCE_SHARE = 0.2
+"""The same as a share of the time that a piece of text lasts: words are spread over it by their length."""
 
 
 class WindowText(NamedTuple):
@@ -42,7 +44,7 @@ def segments_of(texts: Sequence[WindowText], tokenizer: WhisperTokenizer) -> tup
         if attempt is None:
             continue
         new = _pieces(window, attempt, tokenizer)
-        overlap = _overlap(texts[i - 1].window, window, attempt, tokenizer) if i else None
+        overlap = _overlap(texts[i - 1].window, window, merged + new) if i else None
         merged = merged + new if overlap is None else _join(merged, new, overlap)
     return tuple(_segment(piece, tokenizer) for piece in _in_order(merged) if piece.words)
 
@@ -87,14 +89,18 @@ def _timed(
     return tuple(timed)
 
 
-def _overlap(left: Window, right: Window, attempt: Attempt, tokenizer: WhisperTokenizer) -> Overlap | None:
-    """What two neighbouring windows share; None where they do not touch."""
+def _overlap(left: Window, right: Window, pieces: Sequence[Piece]) -> Overlap | None:
+    """What two neighbouring windows share; None where they do not overlap."""
     start_s, stop_s = right.start / SAMPLE_RATE, left.stop / SAMPLE_RATE
     if stop_s <= start_s:
         return None
-    has_times = any(tokenizer.special.is_timestamp(token) for token in attempt.token_ids)
-    tolerance_s = TOLERANCE_S if has_times else max(TOLERANCE_S, stop_s - start_s)
-    return Overlap(start_s, stop_s, (right.start + right.stride_left) / SAMPLE_RATE, tolerance_s)
+    lengths_s = [p.end_s - p.start_s for p in pieces if p.end_s > start_s and p.start_s < stop_s]
+    return Overlap(
+        start_s=start_s,
+        stop_s=stop_s,
+        seam_s=(right.start + right.stride_left) / SAMPLE_RATE,
+        tolerance_s=max(TOLERANCE_S, TOLERANCE_SHARE * max(lengths_s, default=0.0)),
+    )
 
 
 def _join(left: list[Piece], right: list[Piece], overlap: Overlap) -> list[Piece]:

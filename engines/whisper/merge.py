@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 MIN_MATCH_RATIO = 0.4
@@ -25,12 +25,12 @@ class TimedWord:
     """Its tokens."""
     time_s: float
     """Middle of the word, seconds from the recording's start."""
+    key: str = field(init=False)
+    """The word without case and punctuation; "" for punctuation alone."""
 
-    @property
-    def key(self) -> str:
-        """The word without case and punctuation; "" for punctuation alone."""
+    def __post_init__(self) -> None:
         text = unicodedata.normalize("NFKC", self.text).casefold()
-        return "".join(char for char in text if char.isalnum())
+        object.__setattr__(self, "key", "".join(char for char in text if char.isalnum()))
 
 
 class Overlap(NamedTuple):
@@ -62,7 +62,7 @@ def find_seam(left: Sequence[TimedWord], right: Sequence[TimedWord], overlap: Ov
     first, last = _candidates(left, right, overlap)
     if first == len(left) or last == 0:
         return Seam(len(left), 0, "none")
-    pairs = _align(left[first:], right[:last], overlap.tolerance_s)
+    pairs = _align(left[first:], right[:last], overlap)
     inside = min(
         _num_inside([word for word in left[first:] if word.key], overlap),
         _num_inside([word for word in right[:last] if word.key], overlap),
@@ -86,48 +86,47 @@ def _num_inside(words: Sequence[TimedWord], overlap: Overlap) -> int:
     return sum(overlap.start_s <= word.time_s <= overlap.stop_s for word in words)
 
 
-def _align(
-    left: Sequence[TimedWord], right: Sequence[TimedWord], tolerance_s: float
-) -> list[tuple[int, int]]:
+def _align(left: Sequence[TimedWord], right: Sequence[TimedWord], overlap: Overlap) -> list[tuple[int, int]]:
     """Index pairs of equal words on the best local alignment (Smith and Waterman 1981).
 
     Of equally good alignments the one whose times agree best is taken: that is what tells a repetition
     from an overlap.
     """
-    left_keys, right_keys = [w.key for w in left], [w.key for w in right]
     scores = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
     best, best_at = 0.0, (0, 0)
     for i, a in enumerate(left, start=1):
         for j, b in enumerate(right, start=1):
-            score = _pair_score(left_keys[i - 1], right_keys[j - 1], abs(a.time_s - b.time_s), tolerance_s)
+            score = _pair_score(a, b, overlap)
             scores[i][j] = max(
                 0.0,
                 scores[i - 1][j - 1] + score,
-                scores[i - 1][j] + _gap(left_keys[i - 1]),
-                scores[i][j - 1] + _gap(right_keys[j - 1]),
+                scores[i - 1][j] + _gap(left[i - 1].key),
+                scores[i][j - 1] + _gap(right[j - 1].key),
             )
             if scores[i][j] > best:
                 best, best_at = scores[i][j], (i, j)
     pairs = []
     i, j = best_at
     while i and j and scores[i][j] > 0:
-        gap_s = abs(left[i - 1].time_s - right[j - 1].time_s)
-        score = _pair_score(left_keys[i - 1], right_keys[j - 1], gap_s, tolerance_s)
+        score = _pair_score(left[i - 1], right[j - 1], overlap)
         if scores[i][j] == scores[i - 1][j - 1] + score:
             if score > 0:
                 pairs.append((i - 1, j - 1))
             i, j = i - 1, j - 1
-        elif scores[i][j] == scores[i - 1][j] + _gap(left_keys[i - 1]):
+        elif scores[i][j] == scores[i - 1][j] + _gap(left[i - 1].key):
             i -= 1
         else:
             j -= 1
     return pairs[::-1]
 
 
-def _pair_score(left: str, right: str, gap_s: float, tolerance_s: float) -> float:
-    if not left or left != right or gap_s > tolerance_s:
+def _pair_score(left: TimedWord, right: TimedWord, overlap: Overlap) -> float:
+    """1 for equal words at one time inside the overlap, less where the times do not fit."""
+    apart_s = abs(left.time_s - right.time_s)
+    if not left.key or left.key != right.key or apart_s > overlap.tolerance_s:
         return _OTHER
-    return _EQUAL - gap_s / tolerance_s / 2
+    outside_s = max(overlap.start_s - left.time_s, 0.0) + max(right.time_s - overlap.stop_s, 0.0)
+    return _EQUAL - (0.75 * apart_s + outside_s) / overlap.tolerance_s
 
 
 def _gap(key: str) -> float:

@@ -31,6 +31,8 @@ class Attempt:
     """Code of the language that the prompt names."""
     language_probability: float | None
     """Of the detected language; None where it was given."""
+    with_timestamps: bool
+    """Whether it was decoded with timestamps."""
     ended: bool
     """Whether the model ended the text itself, before the limit."""
 
@@ -62,10 +64,28 @@ def is_loop(attempt: Attempt, config: WhisperConfig) -> bool:
 
 
 def is_silent(attempt: Attempt, config: WhisperConfig) -> bool:
-    """Whether the model itself says that there is no speech, and its text is no better than a guess."""
-    return (
-        attempt.no_speech_prob > config.no_speech_threshold and attempt.avg_logprob < config.logprob_threshold
-    )
+    """Whether there is no word in the text, or the model itself says that the text stands on no speech."""
+    if not any(char.isalnum() for char in attempt.text):
+        return True
+    unlikely = attempt.avg_logprob < config.logprob_threshold
+    return unlikely and attempt.no_speech_prob > config.no_speech_threshold
+
+
+def retry_temperature(attempt: Attempt, config: WhisperConfig) -> float | None:
+    """How a first try that cannot be trusted is tried again (with timestamps); None where it stands.
+
+    A text of low probability without timestamps is often one that ended after a word or two: with timestamps
+    the model goes on to the end of the audio, and no chance is needed.
+    """
+    if config.retry_temperature == 0:
+        return None
+    if is_loop(attempt, config):
+        return config.retry_temperature
+    if attempt.avg_logprob >= config.logprob_threshold:
+        return None
+    if attempt.no_speech_prob > config.no_speech_threshold:
+        return None
+    return config.retry_temperature if attempt.with_timestamps else 0.0
 
 
 def best_attempt(attempts: Sequence[Attempt], config: WhisperConfig) -> Attempt:
@@ -76,17 +96,17 @@ def best_attempt(attempts: Sequence[Attempt], config: WhisperConfig) -> Attempt:
     return min(attempts, key=lambda attempt: attempt.compression_ratio)
 
 
-def quality_flags(attempt: Attempt, config: WhisperConfig) -> list[str]:
-    """What is doubtful about a window's text, if it has any."""
-    if not attempt.text.strip():
-        return []
+def quality_flags(attempts: Sequence[Attempt], best: Attempt, config: WhisperConfig) -> list[str]:
+    """What is doubtful about the text of a window that was taken from its tries."""
     flags = []
-    if is_loop(attempt, config):
+    if is_loop(best, config):
         flags.append("repetition")
-    if attempt.no_speech_prob > config.no_speech_threshold:
+    if best.no_speech_prob > config.no_speech_threshold:
         flags.append("no_speech")
-    if attempt.avg_logprob < config.logprob_threshold:
+    if best.avg_logprob < config.logprob_threshold:
         flags.append("low_confidence")
-    if attempt.temperature > 0:
+    if best.language_probability is not None and best.language_probability < config.language_threshold:
+        flags.append("language_uncertain")
+    if len(attempts) > 1:
         flags.append("retried")
     return flags

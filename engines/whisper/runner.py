@@ -43,11 +43,16 @@ class Job:
     number: int
     """Number of the window in its recording: the seed of a sampled retry."""
 
+    @property
+    def num_forced(self) -> int:
+        """Tokens of the prompt without <|notimestamps|>, which comes last."""
+        return len(self.prompt) - (not self.with_timestamps)
+
 
 class Finished(NamedTuple):
-    """What a slot's row came to."""
+    """What a window came to."""
 
-    slot: int
+    job: Job
     token_ids: tuple[int, ...]
     """Generated tokens without the end token."""
     num_tokens: int
@@ -60,6 +65,7 @@ class Finished(NamedTuple):
     """The prompt's second token."""
     language_prob: float
     temperature: float
+    with_timestamps: bool
 
 
 class Runner:
@@ -74,7 +80,7 @@ class Runner:
         self._max_tokens_per_s = max_tokens_per_s
         self._slots = empty_slots(decoding, model.decoder.dtype)
         self._restarts: dict[int, float] = {}
-        self._active: set[int] = set()
+        self._jobs: dict[int, Job] = {}
         self._compile(model)
 
     @property
@@ -87,17 +93,17 @@ class Runner:
         self.counters["encoder_padding"] += len(filled) - len(jobs)
         self.counters["dispatches"] += 1
         self._slots = self._admit(self._params, self._slots, self._arrival(filled))
-        self._active.update(job.slot for job in jobs)
+        self._jobs.update((job.slot, job) for job in jobs)
 
-    def restart(self, slot: int, temperature: float) -> None:
-        """Decodes a slot's window again, from the next burst on."""
-        self._restarts[slot] = temperature
-        self._active.add(slot)
+    def restart(self, job: Job, temperature: float) -> None:
+        """Decodes the window of a slot again, with timestamps, from the next burst on."""
+        self._restarts[job.slot] = temperature
+        self._jobs[job.slot] = job
 
     def stop(self, slot: int) -> None:
         """Forgets a slot's row; it may run on until a new one takes its place."""
         self._restarts.pop(slot, None)
-        self._active.discard(slot)
+        self._jobs.pop(slot, None)
 
     def decode(self, *, can_refill: bool) -> list[Finished]:
         """One burst, and the rows that have finished.
@@ -107,21 +113,23 @@ class Runner:
         if self._restarts:
             self._dispatch_restarts()
         spare = max(1, self.num_slots // 8) if can_refill else self.num_slots
-        min_active = max(1, len(self._active) - spare + 1)
+        min_active = max(1, len(self._jobs) - spare + 1)
         self._slots = self._burst(self._params, self._slots, jnp.int32(min_active))
         self.counters["dispatches"] += 1
         rows = jax.device_get(self._slots.rows)
-        finished = [slot for slot in sorted(self._active) if rows.finished[slot]]
-        self._active.difference_update(finished)
-        return [self._read(rows, slot) for slot in finished]
+        finished = [slot for slot in sorted(self._jobs) if rows.finished[slot]]
+        return [self._read(rows, self._jobs.pop(slot)) for slot in finished]
 
     def _dispatch_restarts(self) -> None:
         chosen = np.zeros(self.num_slots, bool)
         temperature = np.zeros(self.num_slots, np.float32)
+        prompt_len = np.zeros(self.num_slots, np.int32)
         for slot, value in self._restarts.items():
             chosen[slot], temperature[slot] = True, value
+            prompt_len[slot] = self._jobs[slot].num_forced
         self._restarts.clear()
-        rows = self._restart(self._slots.rows, Restart(jnp.asarray(chosen), jnp.asarray(temperature)))
+        restart = Restart(jnp.asarray(chosen), jnp.asarray(temperature), jnp.asarray(prompt_len))
+        rows = self._restart(self._slots.rows, restart)
         self._slots = self._slots._replace(rows=rows)
         self.counters["dispatches"] += 1
 
@@ -147,12 +155,13 @@ class Runner:
         allowed = len(job.prompt) + SPARE_TOKENS + int(seconds * self._max_tokens_per_s)
         return min(allowed, self._decoding.max_length)
 
-    def _read(self, rows: Rows, slot: int) -> Finished:
+    def _read(self, rows: Rows, job: Job) -> Finished:
+        slot = job.slot
         prompt_len, end = int(rows.prompt_len[slot]), int(rows.position[slot]) + 1
         generated = [int(token) for token in rows.tokens[slot, prompt_len:end]]
         ended = bool(generated) and generated[-1] == self._decoding.special.eot
         return Finished(
-            slot=slot,
+            job=job,
             token_ids=tuple(generated[:-1] if ended else generated),
             num_tokens=len(generated),
             ended=ended,
@@ -160,7 +169,8 @@ class Runner:
             no_speech_prob=float(rows.no_speech_prob[slot]),
             language_token=int(rows.tokens[slot, 1]),
             language_prob=float(rows.language_prob[slot]),
-            temperature=float(rows.temperature[slot]),
+            temperature=round(float(rows.temperature[slot]), 6),
+            with_timestamps=bool(rows.with_timestamps[slot]),
         )
 
     def _compile(self, model: WhisperModel) -> None:
@@ -170,7 +180,8 @@ class Runner:
         self._params = jitted.params
         silence = Job(slot=0, waveform=np.zeros(0, np.float32), prompt=(0,), with_timestamps=False, number=0)
         arrival = self._arrival([silence] * self.encoder_batch)
-        nothing = Restart(jnp.zeros(self.num_slots, bool), jnp.zeros(self.num_slots, jnp.float32))
+        number = jnp.zeros(self.num_slots, jnp.int32)
+        nothing = Restart(number > 0, number.astype(jnp.float32), number)
         slots: Slots = self._slots
         lowered = (
             jitted.admit.lower(self._params, slots, arrival),

@@ -50,7 +50,7 @@ def decode_all(runner: Runner, jobs: list[Job]) -> list[Finished]:
         runner.admit([job])
     finished: dict[int, Finished] = {}
     while len(finished) < len(jobs):
-        finished.update({item.slot: item for item in runner.decode(can_refill=False)})
+        finished.update({item.job.slot: item for item in runner.decode(can_refill=False)})
     return [finished[job.slot] for job in jobs]
 
 
