@@ -109,6 +109,8 @@ def make_config(model: str, **options: Any) -> GenerateConfig:
         "max_model_len": 128,
         "dtype": "float32",
         "rows_per_part": 3,
+        "deterministic": True,
+        "ignore_eos": True,
     }
     places = {
         "inputs": ("near://in/**.jsonl", "near://in/*.parquet"),

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.engines import ConfigError, ModelError
-from headrace.engines.llm import LLM
+from headrace.engines.llm import LLM, RequestOutput
 from headrace.pipelines import GenerateConfig, InputError, OutputError, RunError, run_generate
 from headrace.pipelines.generate import GenerateWork
 from headrace.pipelines.in_flight import IN_FLIGHT
 from headrace.pipelines.run import run_work
+from headrace.pipelines.work import WorkRow
 
 MakePrompts = Callable[[int], Path]
 
@@ -242,6 +244,24 @@ class ClosedEngineWork(GenerateWork):
         engine = super().load()
         engine.close()
         return engine
+
+
+class OddRowWork(GenerateWork):
+    """The job with a fault of its own in one row."""
+
+    def submit(self, engine: LLM, row: WorkRow) -> "Future[RequestOutput]":
+        if row.key["row"] == 2:
+            raise KeyError("odd")
+        return super().submit(engine, row)
+
+
+def test_a_row_that_fails_in_an_unknown_way_does_not_stop_the_rest(
+    tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path
+):
+    output = tmp_path / "out"
+    summary = run_work(OddRowWork(config=make_config(tiny_llm, make_prompts(4), output)))
+    assert summary.errors_by_kind == {"unexpected": 1}
+    assert [row["error"] for row in read_rows(output)] == [None, None, "KeyError: 'odd'", None]
 
 
 def test_a_dead_engine_ends_the_run_with_what_is_missing(
