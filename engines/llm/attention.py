@@ -1,14 +1,20 @@
-"""Attention of query blocks over KV pages, in plain XLA: the reference of every other backend.
+"""Attention of query blocks over KV pages: one function, several backends.
 
-The context is read in segments of fixed length with a running softmax, and the number of segments follows
-the longest row of the call. One compiled program therefore serves every context length, and a row's result
-does not depend on how long its companions are: a segment that is masked in full adds an exact zero.
+The one in plain XLA runs everywhere and is the reference of the others. It reads the context in segments of
+fixed length with a running softmax, and the number of segments follows the longest row of the call. One
+compiled program therefore serves every context length, and a row's result does not depend on how long its
+companions are: a segment that is masked in full adds an exact zero.
 """
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Shaped
+import numpy as np
+from jaxtyping import Array, Float, Int
 
+from headrace.engines import native
+from headrace.engines.errors import ConfigError
 from headrace.engines.llm.kv_cache import LayerCache, read_pages
 
 SEGMENT_TOKENS = 256
@@ -16,21 +22,66 @@ SEGMENT_TOKENS = 256
 MASKED = -1e30
 
 
+Backend = Literal["xla", "native"]
+LANES = 16
+"""The native kernel takes head and page sizes that are multiples of this."""
+
+
+def choose_backend(wanted: str, head_dim: int, page_size: int) -> Backend:
+    """The backend for a model: the wanted one, or the fastest that can run it where that is `auto`.
+
+    Raises:
+      ConfigError: `native` is wanted where it cannot run.
+    """
+    is_fit = head_dim % LANES == 0 and page_size % LANES == 0
+    if wanted == "xla" or (wanted == "auto" and not (is_fit and native.is_available())):
+        return "xla"
+    if not is_fit:
+        raise ConfigError(
+            f"the native attention takes multiples of {LANES}: "
+            f"head size is {head_dim}, page size {page_size}"
+        )
+    if not native.is_available():
+        raise ConfigError("the native attention is not built here, or the device is no CPU: use auto or xla")
+    return "native"
+
+
 def paged_attention(
+    queries: Float[Array, "N C H D"],
+    cache: LayerCache,
+    page_table: Int[Array, "N P"],
+    positions: Int[Array, "N C"],
+    backend: Backend,
+) -> Float[Array, "N C H D"]:
+    """Causal attention of N blocks of C query tokens, each block over the pages of its own row.
+
+    `page_table` holds the row's pages in order of position; P times the page size is a multiple of the
+    segment length. `positions` are those of the queries in their rows, rising within a block but for
+    padding, which is at -1 and gives zeros. The keys and values of the queries themselves must be in the
+    cache already. Scores are scaled by the root of D. Returns float32.
+    """
+    scale = queries.shape[-1] ** -0.5
+    if backend == "native":
+        return jax.ffi.ffi_call(native.PAGED_ATTENTION, jax.ShapeDtypeStruct(queries.shape, jnp.float32))(
+            queries.astype(jnp.float32),
+            cache.keys,
+            cache.values,
+            page_table,
+            positions,
+            scale=np.float32(scale),
+        )
+    return _attend_in_xla(queries, cache, page_table, positions, scale)
+
+
+def _attend_in_xla(
     queries: Float[Array, "N C H D"],
     cache: LayerCache,
     page_table: Int[Array, "N P"],
     positions: Int[Array, "N C"],
     scale: float,
 ) -> Float[Array, "N C H D"]:
-    """Causal attention of N blocks of C query tokens, each block over the pages of its own row.
-
-    `page_table` holds the row's pages in order of position; P times the page size is a multiple of the
-    segment length. `positions` are those of the queries in their rows; a query at -1 is padding and gives
-    zeros. The keys and values of the queries themselves must be in the cache already. Returns float32.
-    """
     num_blocks, block_len, num_heads, head_dim = queries.shape
-    num_kv_heads, page_size = cache.keys.shape[1:3]
+    num_kv_heads, page_size = cache.values.shape[1:3]
     segment_pages = SEGMENT_TOKENS // page_size
     group = num_heads // num_kv_heads
     # [N, C, K*G, D] -> [N, K, G*C, D]: the queries of one kv head side by side.
@@ -38,23 +89,27 @@ def paged_attention(
     grouped = grouped.reshape(num_blocks, num_kv_heads, group * block_len, head_dim)
     row_positions = jnp.tile(positions, (1, group))
 
-    def read(pages: Shaped[Array, "pages K page D"], index: Int[Array, ""]) -> Float[Array, "N K S D"]:
-        chosen = jax.lax.dynamic_slice_in_dim(page_table, index * segment_pages, segment_pages, axis=1)
-        segment = read_pages(pages, chosen).transpose(0, 2, 1, 3, 4)
-        return segment.reshape(num_blocks, num_kv_heads, SEGMENT_TOKENS, head_dim)
+    def segment_of(index: Int[Array, ""]) -> Int[Array, "N pages"]:
+        return jax.lax.dynamic_slice_in_dim(page_table, index * segment_pages, segment_pages, axis=1)
+
+    def read_keys(index: Int[Array, ""]) -> Float[Array, "N K D S"]:
+        pages = read_pages(cache.keys, segment_of(index)).transpose(0, 2, 3, 1, 4)
+        return pages.reshape(num_blocks, num_kv_heads, head_dim, SEGMENT_TOKENS)
+
+    def read_values(index: Int[Array, ""]) -> Float[Array, "N K S D"]:
+        pages = read_pages(cache.values, segment_of(index)).transpose(0, 2, 1, 3, 4)
+        return pages.reshape(num_blocks, num_kv_heads, SEGMENT_TOKENS, head_dim)
 
     def add_segment(index, carry):
         peak, total, weighted = carry
-        scores = jnp.einsum(
-            "nkqd,nksd->nkqs", grouped, read(cache.keys, index), preferred_element_type=jnp.float32
-        )
+        scores = jnp.einsum("nkqd,nkds->nkqs", grouped, read_keys(index), preferred_element_type=jnp.float32)
         context = index * SEGMENT_TOKENS + jnp.arange(SEGMENT_TOKENS, dtype=jnp.int32)
         visible = (context[None, None, :] <= row_positions[:, :, None])[:, None]
         scores = jnp.where(visible, scores * scale, MASKED)
         new_peak = jnp.maximum(peak, jnp.max(scores, axis=-1))
         weights = jnp.where(visible, jnp.exp(scores - new_peak[..., None]), 0.0)
         decay = jnp.exp(peak - new_peak)
-        values = read(cache.values, index)
+        values = read_values(index)
         added = jnp.einsum(
             "nkqs,nksd->nkqd", weights.astype(values.dtype), values, preferred_element_type=jnp.float32
         )

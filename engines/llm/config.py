@@ -94,6 +94,8 @@ class EngineConfig:
     """Share of the free memory that the KV pages may take where num_pages is None."""
     decode_burst: int = 32
     """Most tokens a row that one decode dispatch makes."""
+    attention_backend: str = "auto"
+    """auto (the fastest that can run), native (C++ kernel, CPUs) or xla (runs everywhere)."""
     deterministic: bool = False
     """Fixed shapes, no preemption: a row's text depends on nothing but the row, at some cost of speed."""
     overlong: Overlong = "error"
@@ -121,5 +123,7 @@ class EngineConfig:
             raise ConfigError(f"num_pages is {self.num_pages}, wanted at least 2 (one is the null page)")
         if not 0.0 < self.memory_utilization <= 1.0:
             raise ConfigError(f"memory_utilization is {self.memory_utilization}, wanted a share in (0, 1]")
+        if self.attention_backend not in ("auto", "native", "xla"):
+            raise ConfigError(f"attention_backend is {self.attention_backend!r}: auto, native or xla")
         if self.overlong not in ("error", "truncate-left", "truncate-right"):
             raise ConfigError(f"overlong is {self.overlong!r}: error, truncate-left or truncate-right")

@@ -17,13 +17,13 @@ TYPICAL_ROW_TOKENS = 1024
 
 
 class LayerCache(NamedTuple):
-    """KV pages of one layer, in the layout of the XLA backend: [page, kv head, token, dim].
+    """KV pages of one layer. Keys lie with their tokens side by side, so that scores come out as vectors.
 
     bfloat16 is kept as its bit patterns in uint16: on a CPU, XLA turns a bfloat16 scatter into a float32
     one, and so would convert all pages there and back at every write.
     """
 
-    keys: Shaped[Array, "pages K page D"]
+    keys: Shaped[Array, "pages K D page"]
     values: Shaped[Array, "pages K page D"]
 
 
@@ -32,9 +32,14 @@ KVCache = tuple[LayerCache, ...]
 
 def make_cache(model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype) -> KVCache:
     """Zeroed pages for every layer."""
-    shape = (num_pages, model.num_kv_heads, page_size, model.head_dim)
+    heads = (num_pages, model.num_kv_heads)
     storage = jnp.uint16 if dtype == jnp.bfloat16 else dtype
-    make = jax.jit(lambda: LayerCache(jnp.zeros(shape, storage), jnp.zeros(shape, storage)))
+    make = jax.jit(
+        lambda: LayerCache(
+            jnp.zeros((*heads, model.head_dim, page_size), storage),
+            jnp.zeros((*heads, page_size, model.head_dim), storage),
+        )
+    )
     return tuple(make() for _ in range(model.num_layers))
 
 
@@ -47,14 +52,12 @@ def write_pages(
 ) -> LayerCache:
     """The cache with one key and one value a token written at (page, offset)."""
     return LayerCache(
-        cache.keys.at[pages, :, offsets].set(_to_storage(keys, cache)),
+        cache.keys.at[pages, :, :, offsets].set(_to_storage(keys, cache)),
         cache.values.at[pages, :, offsets].set(_to_storage(values, cache)),
     )
 
 
-def read_pages(
-    pages: Shaped[Array, "pages K page D"], chosen: Int[Array, "N P"]
-) -> Float[Array, "N P K page D"]:
+def read_pages(pages: Shaped[Array, "pages K A B"], chosen: Int[Array, "N P"]) -> Float[Array, "N P K A B"]:
     """Chosen pages of each row, as numbers."""
     return _from_storage(pages[chosen])
 
@@ -65,7 +68,7 @@ def _to_storage(values: Float[Array, "T K D"], cache: LayerCache) -> Shaped[Arra
     return values.astype(cache.keys.dtype)
 
 
-def _from_storage(bits: Shaped[Array, "N P K page D"]) -> Float[Array, "N P K page D"]:
+def _from_storage(bits: Shaped[Array, "N P K A B"]) -> Float[Array, "N P K A B"]:
     return jax.lax.bitcast_convert_type(bits, jnp.bfloat16) if bits.dtype == jnp.uint16 else bits
 
 

@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from headrace.engines.buckets import pick_bucket, power_of_two_buckets
-from headrace.engines.llm.attention import SEGMENT_TOKENS, paged_attention
+from headrace.engines.llm.attention import SEGMENT_TOKENS, Backend, choose_backend, paged_attention
 from headrace.engines.llm.batch import (
     BLOCK_TOKENS,
     Chunks,
@@ -65,12 +65,14 @@ class Runner:
         self.num_dispatches = 0
         self.padding_tokens = 0
         self.compile_s = 0.0
+        model = decoder.config
+        backend = choose_backend(config.attention_backend, model.head_dim, config.page_size)
         self._programs: dict[tuple[str, int], jax.stages.Compiled] = {}
         self._decode = jax.jit(
-            partial(_decode_burst, self._graph, burst=self.shapes.burst), donate_argnames="cache"
+            partial(_decode_burst, self._graph, backend, burst=self.shapes.burst), donate_argnames="cache"
         )
         self._prefill = jax.jit(
-            partial(_prefill, self._graph), donate_argnames="cache", static_argnames="sizes"
+            partial(_prefill, self._graph, backend), donate_argnames="cache", static_argnames="sizes"
         )
 
     @property
@@ -147,12 +149,17 @@ def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
 
 
 def _prefill(
-    graph: nnx.GraphDef, weights: nnx.State, cache: KVCache, packed: Int[Array, " L"], sizes: PackedPrefill
+    graph: nnx.GraphDef,
+    backend: Backend,
+    weights: nnx.State,
+    cache: KVCache,
+    packed: Int[Array, " L"],
+    sizes: PackedPrefill,
 ) -> tuple[KVCache, Int[Array, "R results"]]:
     """Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
     rows, chunks = unpack_prefill(packed, sizes)
-    attend = partial(_attend_blocks, rows, chunks)
+    attend = partial(_attend_blocks, backend, rows, chunks)
     hidden, cache = decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend)
     logits = decoder.logits(hidden[chunks.last_token])
     tokens, logprobs = _choose(logits, rows, jnp.zeros_like(rows.limit))
@@ -161,6 +168,7 @@ def _prefill(
 
 def _decode_burst(
     graph: nnx.GraphDef,
+    backend: Backend,
     weights: nnx.State,
     cache: KVCache,
     packed: Int[Array, "R columns"],
@@ -179,7 +187,7 @@ def _decode_burst(
 
     def step(state: _Burst) -> _Burst:
         positions = jnp.where(state.is_active, rows.position + state.made, -1)
-        attend = partial(_attend_single, rows.page_table, positions)
+        attend = partial(_attend_single, backend, rows.page_table, positions)
         hidden, cache = decoder(state.token, jnp.maximum(positions, 0), state.cache, attend)
         tokens, logprobs = _choose(decoder.logits(hidden), rows, state.made)
         made = state.made + state.is_active.astype(jnp.int32)
@@ -242,6 +250,7 @@ def _places(
 
 
 def _attend_single(
+    backend: Backend,
     page_table: Int[Array, "R P"],
     positions: Int[Array, " R"],
     queries: Float[Array, "R H D"],
@@ -251,14 +260,14 @@ def _attend_single(
 ) -> tuple[Float[Array, "R H D"], LayerCache]:
     """Attention of one token a row."""
     token_row = jnp.arange(positions.shape[0], dtype=jnp.int32)
-    pages, offsets = _places(page_table, token_row, positions, cache.keys.shape[2])
+    pages, offsets = _places(page_table, token_row, positions, cache.values.shape[2])
     cache = write_pages(cache, keys, values, pages, offsets)
-    scale = queries.shape[-1] ** -0.5
-    mixed = paged_attention(queries[:, None], cache, page_table, positions[:, None], scale)
+    mixed = paged_attention(queries[:, None], cache, page_table, positions[:, None], backend)
     return mixed[:, 0], cache
 
 
 def _attend_blocks(
+    backend: Backend,
     rows: Rows,
     chunks: Chunks,
     queries: Float[Array, "T H D"],
@@ -271,7 +280,7 @@ def _attend_blocks(
     e.g. two rows of 40 and 10 tokens, blocks of 32: blocks start at tokens 0, 32 and 40.
     """
     num_tokens = queries.shape[0]
-    page_size = cache.keys.shape[2]
+    page_size = cache.values.shape[2]
     pages, offsets = _places(rows.page_table, chunks.token_row, chunks.positions, page_size)
     cache = write_pages(cache, keys, values, pages, offsets)
     within = jnp.arange(BLOCK_TOKENS, dtype=jnp.int32)[None, :]
@@ -283,7 +292,7 @@ def _attend_blocks(
         cache,
         rows.page_table[chunks.block_row],
         block_positions,
-        queries.shape[-1] ** -0.5,
+        backend,
     )
     flat = jnp.zeros(queries.shape, mixed.dtype).at[index].set(mixed, mode="drop")
     return flat, cache

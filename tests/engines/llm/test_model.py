@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from headrace.engines import native
 from headrace.engines.errors import ModelError
+from headrace.engines.llm.attention import Backend
 from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, max_blocks, pack_prefill, unpack_prefill
 from headrace.engines.llm.families import load_decoder, read_model_config
 from headrace.engines.llm.kv_cache import make_cache
@@ -19,7 +21,7 @@ PROMPT_LENGTHS = (5, 33, 130)
 PAGE_SIZE = 16
 
 
-def all_logits(variant: str, prompt: list[int]) -> np.ndarray:
+def all_logits(variant: str, prompt: list[int], backend: Backend = "xla") -> np.ndarray:
     """Logits at every position of a prompt, through the paged prefill path."""
     checkpoint = open_golden(variant)
     config = read_model_config(checkpoint.config)
@@ -37,7 +39,7 @@ def all_logits(variant: str, prompt: list[int]) -> np.ndarray:
     @jax.jit
     def run(cache, packed):
         rows, chunks = unpack_prefill(packed, sizes)
-        attend = partial(_attend_blocks, rows, chunks)
+        attend = partial(_attend_blocks, backend, rows, chunks)
         hidden, _ = decoder(chunks.tokens, chunks.positions, cache, attend)
         return decoder.logits(hidden)
 
@@ -46,9 +48,18 @@ def all_logits(variant: str, prompt: list[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_equal_those_of_transformers(variant):
+    check_logits(variant, "xla")
+
+
+@pytest.mark.skipif(not native.is_available(), reason="the native kernels are not built")
+def test_logits_of_the_native_backend_equal_those_of_transformers():
+    check_logits("head_dim", "native")
+
+
+def check_logits(variant: str, backend: Backend) -> None:
     golden = np.load(GOLDEN / f"{variant}.npz")
     for length in PROMPT_LENGTHS:
-        logits = all_logits(variant, golden[f"prompt_{length}"].tolist())
+        logits = all_logits(variant, golden[f"prompt_{length}"].tolist(), backend)
         np.testing.assert_allclose(logits[-1], golden[f"last_logits_{length}"], atol=1e-4, rtol=0)
         top = np.take_along_axis(logits, golden[f"top_ids_{length}"], axis=1)
         np.testing.assert_allclose(top, golden[f"top_logits_{length}"], atol=1e-4, rtol=0)

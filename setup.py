@@ -1,0 +1,32 @@
+"""The optional native extension; everything else stands in pyproject.toml.
+
+Without a C++ compiler the extension is left out and the engines fall back to plain XLA.
+"""
+
+import importlib.util
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
+
+
+def xla_headers() -> list[str]:
+    """The folder of XLA's FFI headers, which jaxlib carries."""
+    spec = importlib.util.find_spec("jaxlib")
+    return [str(Path(spec.origin).parent / "include")] if spec and spec.origin else []
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "headrace.engines.native._kernels",
+            sources=["engines/native/paged_attention.cc"],
+            depends=["engines/native/paged_attention.inc"],
+            include_dirs=xla_headers(),
+            extra_compile_args=FLAGS,
+            language="c++",
+            optional=True,
+        )
+    ]
+)

@@ -1,0 +1,119 @@
+"""The attention backends against a dense softmax in float64, and against each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headrace.engines import native
+from headrace.engines.errors import ConfigError
+from headrace.engines.llm.attention import SEGMENT_TOKENS, choose_backend, paged_attention
+from headrace.engines.llm.kv_cache import LayerCache, write_pages
+
+NUM_PAGES = 1700
+needs_native = pytest.mark.skipif(not native.is_available(), reason="the native kernels are not built")
+BACKENDS = ["xla", pytest.param("native", marks=needs_native)]
+
+# blocks, query tokens a block, query heads, kv heads, head size, page size
+SHAPES = [(6, 1, 9, 3, 64, 16), (4, 32, 4, 2, 16, 16), (3, 7, 8, 1, 128, 32), (3, 5, 8, 2, 80, 64)]
+
+
+def make_case(shape, dtype, seed=0):
+    """Rows of up to 600 tokens on shuffled pages; block 0 ends in padding, block 1 is nothing else."""
+    num_blocks, block_len, num_heads, num_kv, dim, page_size = shape
+    rng = np.random.default_rng(seed)
+    width = 3 * SEGMENT_TOKENS // page_size
+    lengths = rng.integers(block_len, 600, num_blocks)
+    storage = jnp.uint16 if dtype == jnp.bfloat16 else dtype
+    table = np.zeros((num_blocks, width), np.int32)
+    pages = rng.permutation(np.arange(1, NUM_PAGES))
+    keys = rng.normal(size=(num_blocks, width * page_size, num_kv, dim))
+    values = rng.normal(size=(num_blocks, width * page_size, num_kv, dim))
+    keys, values = (np.asarray(jnp.asarray(x, dtype).astype(jnp.float32)) for x in (keys, values))
+    cache = LayerCache(
+        jnp.zeros((NUM_PAGES, num_kv, dim, page_size), storage),
+        jnp.zeros((NUM_PAGES, num_kv, page_size, dim), storage),
+    )
+    for block, length in enumerate(lengths):
+        count = -(-int(length) // page_size)
+        table[block, :count], pages = pages[:count], pages[count:]
+        tokens = np.arange(length)
+        cache = write_pages(
+            cache,
+            jnp.asarray(keys[block, :length], dtype),
+            jnp.asarray(values[block, :length], dtype),
+            jnp.asarray(table[block, tokens // page_size]),
+            jnp.asarray(tokens % page_size, jnp.int32),
+        )
+    positions = (lengths[:, None] - block_len + np.arange(block_len)).astype(np.int32)
+    positions[0, block_len // 2 :] = -1
+    positions[1] = -1
+    queries = rng.normal(size=(num_blocks, block_len, num_heads, dim))
+    queries = np.asarray(jnp.asarray(queries, dtype).astype(jnp.float32))
+    return queries, keys, values, cache, jnp.asarray(table), jnp.asarray(positions)
+
+
+def dense_attention(queries, keys, values, positions):
+    num_blocks, block_len, num_heads, dim = queries.shape
+    group = num_heads // keys.shape[2]
+    result = np.zeros(queries.shape)
+    for block in range(num_blocks):
+        for token in range(block_len):
+            length = int(positions[block, token]) + 1
+            for head in range(num_heads):
+                k = keys[block, :length, head // group].astype(np.float64)
+                scores = k @ queries[block, token, head] / np.sqrt(dim)
+                if length:
+                    weights = np.exp(scores - scores.max())
+                    result[block, token, head] = weights @ values[block, :length, head // group]
+                    result[block, token, head] /= weights.sum()
+    return result
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_float32_attention_equals_a_dense_softmax(shape, backend):
+    queries, keys, values, cache, table, positions = make_case(shape, jnp.float32)
+    mixed = paged_attention(jnp.asarray(queries), cache, table, positions, backend)
+    np.testing.assert_allclose(mixed, dense_attention(queries, keys, values, positions), atol=3e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
+def test_bfloat16_pages_are_read_as_they_were_written(shape, backend):
+    queries, keys, values, cache, table, positions = make_case(shape, jnp.bfloat16)
+    mixed = paged_attention(jnp.asarray(queries, jnp.bfloat16), cache, table, positions, backend)
+    # The XLA backend rounds the weights to bfloat16 (8 bits) before the second product.
+    tolerance = 2e-6 if backend == "native" else 2e-2
+    np.testing.assert_allclose(mixed, dense_attention(queries, keys, values, positions), atol=tolerance)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_block_gives_the_same_bits_whatever_its_companions(backend):
+    queries, _, _, cache, table, positions = make_case((6, 4, 4, 2, 16, 16), jnp.float32)
+    order = jnp.asarray([5, 3, 0, 1, 4, 2])
+    mixed = paged_attention(jnp.asarray(queries), cache, table, positions, backend)
+    shuffled = paged_attention(jnp.asarray(queries)[order], cache, table[order], positions[order], backend)
+    assert (np.asarray(mixed)[np.asarray(order)] == np.asarray(shuffled)).all()
+
+
+@needs_native
+def test_the_native_kernel_runs_inside_loops_and_on_many_threads():
+    queries, keys, values, cache, table, positions = make_case((40, 3, 4, 2, 16, 16), jnp.float32)
+    expected = dense_attention(queries, keys, values, positions)
+
+    @jax.jit
+    def run(queries):
+        def step(_, total):
+            return total + paged_attention(queries, cache, table, positions, "native")
+
+        return jax.lax.fori_loop(0, 50, step, jnp.zeros(queries.shape, jnp.float32))
+
+    np.testing.assert_allclose(run(jnp.asarray(queries)) / 50, expected, atol=5e-6)
+
+
+def test_a_backend_that_cannot_run_is_refused_and_auto_finds_another():
+    assert choose_backend("auto", 12, 16) == "xla"
+    assert choose_backend("xla", 64, 16) == "xla"
+    with pytest.raises(ConfigError, match="multiples of 16"):
+        choose_backend("native", 12, 16)
