@@ -1,16 +1,19 @@
 """The static shapes that programs are compiled for."""
 
+GROWTH = 4
+"""Ratio of neighbouring buckets: a program is compiled for each, and a batch pads up to the next."""
 
-def power_of_two_buckets(smallest: int, largest: int) -> tuple[int, ...]:
-    """`smallest` doubled as long as it stays under `largest`, then `largest` itself.
 
-    e.g. (8, 100) -> (8, 16, 32, 64, 100)
+def growing_buckets(smallest: int, largest: int) -> tuple[int, ...]:
+    """`smallest` times GROWTH as long as it stays under `largest`, then `largest` itself.
+
+    e.g. (8, 100) -> (8, 32, 100)
     """
     sizes = []
     size = smallest
     while size < largest:
         sizes.append(size)
-        size *= 2
+        size *= GROWTH
     return (*sizes, largest)
 
 

@@ -38,8 +38,7 @@ def choose_backend(wanted: str, head_dim: int, page_size: int) -> Backend:
         return "xla"
     if not is_fit:
         raise ConfigError(
-            f"the native attention takes multiples of {LANES}: "
-            f"head size is {head_dim}, page size {page_size}"
+            f"the native attention takes multiples of {LANES}: head size is {head_dim}, page size {page_size}"
         )
     if not native.is_available():
         raise ConfigError("the native attention is not built here, or the device is no CPU: use auto or xla")

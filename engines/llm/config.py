@@ -80,7 +80,7 @@ class EngineConfig:
 
     dtype: str = "bfloat16"
     """auto, bfloat16 or float32: weights, activations and KV pages; products accumulate in float32."""
-    max_num_seqs: int = 64
+    max_num_seqs: int = 128
     """Rows that decode at the same time."""
     max_num_batched_tokens: int = 1024
     """Prompt tokens of one prefill dispatch, over all its rows."""

@@ -166,14 +166,14 @@ def _read_rope(fields: _Fields) -> RopeConfig:
         "low_freq_factor": "low_freq_factor",
         "high_freq_factor": "high_freq_factor",
         "original_max_position_embeddings": "original_max_position",
-        "frequency_divisors": "frequency_divisors",
     }
     unknown = [name for name, value in parameters.items() if name not in known and value is not None]
     if unknown:
         raise ModelError(f"the model's rope scaling sets {unknown[0]}, which headrace does not understand")
     given = {known[name]: value for name, value in parameters.items() if value is not None}
-    if "frequency_divisors" in given:
-        given["frequency_divisors"] = tuple(float(value) for value in given["frequency_divisors"])
+    divisors = fields.get("rope_freq_factors")  # as GGUF files store them
+    if divisors is not None:
+        given["frequency_divisors"] = tuple(float(value) for value in divisors)
     return RopeConfig(theta=theta, kind=kind, **given)
 
 

@@ -12,7 +12,7 @@ from headrace.engines.llm.config import EngineConfig, ModelConfig
 
 NULL_PAGE = 0
 """Page that padding writes to and that no row owns."""
-TYPICAL_ROW_TOKENS = 1024
+TYPICAL_ROW_TOKENS = 512
 """Tokens a row for which the pool is sized where the configuration names no number of pages."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from headrace.engines.buckets import pick_bucket, power_of_two_buckets
+from headrace.engines.buckets import growing_buckets, pick_bucket
 from headrace.engines.llm.attention import SEGMENT_TOKENS, Backend, choose_backend, paged_attention
 from headrace.engines.llm.batch import (
     BLOCK_TOKENS,
@@ -138,10 +138,10 @@ def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
     return Shapes(
         decode_rows=(rows,)
         if config.deterministic
-        else power_of_two_buckets(min(SMALLEST_DECODE_BUCKET, rows), rows),
+        else growing_buckets(min(SMALLEST_DECODE_BUCKET, rows), rows),
         prefill_tokens=(tokens,)
         if config.deterministic
-        else power_of_two_buckets(min(SMALLEST_PREFILL_BUCKET, tokens), tokens),
+        else growing_buckets(min(SMALLEST_PREFILL_BUCKET, tokens), tokens),
         prefill_rows=min(MAX_PREFILL_ROWS, rows),
         table_width=segment // config.page_size,
         burst=config.decode_burst,
