@@ -1,5 +1,6 @@
 """The engine that a driver owns: windows of many recordings in the decoder's slots."""
 
+import heapq
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -88,7 +89,7 @@ class WhisperCore:
         self._waiting: deque[Decode] = deque()
         self._silent: list[Progress] = []
         self._slots: dict[int, Decode] = {}
-        self._free = list(range(runner.num_slots))[::-1]
+        self._free = list(range(runner.num_slots))  # a heap: low slots first, so that small bursts do
         self.counters: dict[str, float] = dict.fromkeys(
             ("requests", "audio_seconds", "windows", "silent_windows", "decoded_tokens", "retries"), 0.0
         )
@@ -132,11 +133,17 @@ class WhisperCore:
     def _fill_slots(self) -> None:
         while self._free and self._waiting:
             group = []
-            while self._free and self._waiting and len(group) < self._runner.encoder_batch:
-                slot, decode = self._free.pop(), self._waiting.popleft()
+            while self._waiting and self._fits(group):
+                slot, decode = heapq.heappop(self._free), self._waiting.popleft()
                 self._slots[slot] = decode
                 group.append(self._job(slot, decode))
             self._runner.admit(group)
+
+    def _fits(self, jobs: Sequence[Job]) -> bool:
+        """Whether the next free slot can be filled together with these."""
+        if not self._free or len(jobs) == self._runner.encoder_batch:
+            return False
+        return not jobs or self._runner.group_of(jobs[0].slot) == self._runner.group_of(self._free[0])
 
     def _job(self, slot: int, decode: Decode) -> Job:
         request = decode.progress.request
@@ -196,7 +203,7 @@ class WhisperCore:
 
     def _release(self, slot: int) -> None:
         del self._slots[slot]
-        self._free.append(slot)
+        heapq.heappush(self._free, slot)
 
     def _forget(self, progress: Progress) -> bool:
         return self._requests.pop(progress.request.request_id, None) is not None

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int32, PyTree, UInt32
+from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree, Shaped, UInt32
 
 from headrace.audio import log_mel_batch
 from headrace.engines.whisper.config import ModelDims
 from headrace.engines.whisper.logit_rules import History, LogitRule, OnlyLanguages
-from headrace.engines.whisper.model import LayerKV, WhisperModel
+from headrace.engines.whisper.model import Context, LayerKV, WhisperModel
+from headrace.engines.whisper.storage import from_storage, storage_dtype, to_storage
 from headrace.engines.whisper.tokenizer import DETECT, SpecialTokens
 
 
@@ -42,18 +44,25 @@ class Rows(NamedTuple):
     """Of the language token, among the languages; 1 where the prompt named it."""
 
 
+class StoredKV(NamedTuple):
+    """Keys and values of one layer, as they are stored."""
+
+    k: Shaped[Array, "B S D"]
+    v: Shaped[Array, "B S D"]
+
+
 class Slots(NamedTuple):
     """All of the decoder's state. It is donated to the programs that move it on."""
 
     rows: Rows
-    caches: tuple[LayerKV, ...]
+    caches: tuple[StoredKV, ...]
     """Self-attention keys and values, a layer each."""
-    crosses: tuple[LayerKV, ...]
-    """Cross-attention keys and values, a layer each."""
+    crosses: tuple[tuple[LayerKV, ...], ...]
+    """Cross-attention keys and values: for each group of slots, a layer each."""
 
 
 class Arrival(NamedTuple):
-    """Windows that enter slots, E at a time; the same window twice fills the batch up."""
+    """Windows that enter slots of one group, E at a time; the same window twice fills the batch up."""
 
     waveform: Float32[Array, "E samples"]
     slot: Int32[Array, " E"]
@@ -73,6 +82,15 @@ class Restart(NamedTuple):
     """The prompt up to the task: what follows there (<|notimestamps|>) is dropped."""
 
 
+class Burst(NamedTuple):
+    """What the steps of a burst change."""
+
+    rows: Rows
+    recent: tuple[LayerKV, ...]
+    """Keys and values of the burst's tokens, a layer each: [B, burst, D]."""
+    step: Int32[Array, ""]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
     """What the programs are compiled for."""
@@ -82,6 +100,10 @@ class Decoding:
     rules: Sequence[LogitRule]
     """Applied in their order to the logits of every generated token."""
     num_slots: int
+    group_size: int
+    """Slots whose frames lie in one array: a divisor of num_slots and of every row size."""
+    row_sizes: Sequence[int]
+    """Numbers of rows that a burst may have, from the fewest to all slots."""
     max_length: int
     """Most tokens of a row."""
     burst: int
@@ -93,10 +115,10 @@ def empty_slots(decoding: Decoding, dtype: jnp.dtype) -> Slots:
     """Slots that hold nothing: all rows are finished."""
     dims, B, S = decoding.dims, decoding.num_slots, decoding.max_length
 
-    def layers(length: int) -> tuple[LayerKV, ...]:
-        shape = (B, length, dims.width)
+    def layers(num_rows: int, length: int, dtype: jnp.dtype, kind: type) -> tuple:
+        shape = (num_rows, length, dims.width)
         return tuple(
-            LayerKV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(dims.decoder_layers)
+            kind(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(dims.decoder_layers)
         )
 
     rows = Rows(
@@ -113,22 +135,27 @@ def empty_slots(decoding: Decoding, dtype: jnp.dtype) -> Slots:
         no_speech_prob=jnp.zeros(B, jnp.float32),
         language_prob=jnp.zeros(B, jnp.float32),
     )
-    return Slots(rows=rows, caches=layers(S), crosses=layers(dims.num_frames))
+    size = decoding.group_size
+    return Slots(
+        rows=rows,
+        caches=layers(B, S, storage_dtype(dtype), StoredKV),
+        crosses=tuple(layers(size, dims.num_frames, dtype, LayerKV) for _ in range(B // size)),
+    )
 
 
-def admit(model: WhisperModel, slots: Slots, arrival: Arrival) -> Slots:
-    """The slots with new windows in them, encoded. Donates slots."""
+def admit(
+    model: WhisperModel, rows: Rows, group: tuple[LayerKV, ...], arrival: Arrival
+) -> tuple[Rows, tuple[LayerKV, ...]]:
+    """The rows, and one group's keys and values, with new windows in them, encoded. Donates rows and group.
+
+    All of the windows' slots are in that group.
+    """
     mel = log_mel_batch(arrival.waveform, model.encoder.conv1.weight.shape[1] // 3)
     new = model.decoder.keys_values(model.encoder(mel))
-    crosses = slots.crosses
-    for row in range(arrival.slot.shape[0]):
-        start = (arrival.slot[row], jnp.int32(0), jnp.int32(0))
-        crosses = jax.tree.map(
-            lambda old, fresh, row=row, start=start: lax.dynamic_update_slice(old, fresh[row][None], start),
-            crosses,
-            new,
-        )
-    return slots._replace(rows=_enter(slots.rows, arrival), crosses=crosses)
+    for i in range(arrival.slot.shape[0]):
+        place = arrival.slot[i] % group[0].k.shape[0]
+        group = jax.tree.map(partial(_put_row, row=i, place=place), group, new)
+    return _enter(rows, arrival), group
 
 
 def restart(rows: Rows, restart: Restart) -> Rows:
@@ -146,30 +173,38 @@ def restart(rows: Rows, restart: Restart) -> Rows:
 
 
 def decode_burst(
-    model: WhisperModel, slots: Slots, min_active: Int32[Array, ""], decoding: Decoding
+    model: WhisperModel, slots: Slots, min_active: Int32[Array, ""], num_rows: int, decoding: Decoding
 ) -> Slots:
-    """The slots after some steps: the burst's, or fewer, once less than min_active rows go on.
+    """The slots after some steps of the first num_rows rows: the burst's number of steps, or fewer, once less
+    than min_active of them go on. Donates slots.
 
-    Donates slots.
+    What the rows attend to is read once; the burst's own keys and values are kept apart until its end.
     """
+    rows: Rows = jax.tree.map(lambda x: x[:num_rows], slots.rows)
+    context = Context(
+        past=tuple(LayerKV(*(from_storage(x[:num_rows]) for x in layer)) for layer in slots.caches),
+        past_len=rows.position,
+        crosses=slots.crosses[: num_rows // decoding.group_size],
+    )
+    empty = jnp.zeros((num_rows, decoding.burst, decoding.dims.width), model.decoder.dtype)
+    recent = tuple(LayerKV(empty, empty) for _ in context.past)
 
-    def unfinished(carry: tuple[Int32[Array, ""], Slots]) -> Bool[Array, ""]:
-        step, slots = carry
-        active = jnp.sum(~slots.rows.finished, dtype=jnp.int32)
-        return (step < decoding.burst) & (active >= jnp.maximum(min_active, 1))
+    def unfinished(burst: Burst) -> Bool[Array, ""]:
+        active = jnp.sum(~burst.rows.finished, dtype=jnp.int32)
+        return (burst.step < decoding.burst) & (active >= jnp.maximum(min_active, 1))
 
-    def advance(carry: tuple[Int32[Array, ""], Slots]) -> tuple[Int32[Array, ""], Slots]:
-        step, slots = carry
-        return step + 1, decode_step(model, slots, decoding)
+    def advance(burst: Burst) -> Burst:
+        return decode_step(model, context, burst, decoding)
 
-    return lax.while_loop(unfinished, advance, (jnp.int32(0), slots))[1]
+    done = lax.while_loop(unfinished, advance, Burst(rows, recent, jnp.int32(0)))
+    return _write_back(slots, done, context.past_len)
 
 
-def decode_step(model: WhisperModel, slots: Slots, decoding: Decoding) -> Slots:
-    """The slots one token later; finished rows stay as they are."""
-    rows = slots.rows
+def decode_step(model: WhisperModel, context: Context, burst: Burst, decoding: Decoding) -> Burst:
+    """The burst one token later; finished rows stay as they are."""
+    rows = burst.rows
     token = _at(rows.tokens, rows.position)
-    logits, caches = model.decoder.step(token, rows.position, slots.caches, slots.crosses)
+    logits, recent = model.decoder.step(token, context, burst.recent, burst.step)
     at_sot = (token == decoding.special.sot) & (rows.position < rows.prompt_len) & ~rows.finished
     rows = lax.cond(
         jnp.any(at_sot),
@@ -178,23 +213,23 @@ def decode_step(model: WhisperModel, slots: Slots, decoding: Decoding) -> Slots:
         rows,
     )
     sampled, logprob = _sample(logits, rows, decoding)
-    return Slots(rows=_append(rows, sampled, logprob, decoding.special), caches=caches, crosses=slots.crosses)
+    return Burst(_append(rows, sampled, logprob, decoding.special), recent, burst.step + 1)
 
 
 def programs(model: WhisperModel, decoding: Decoding) -> "Programs":
     """The jitted programs, over the model's parameters as a plain pytree."""
     graph, params = nnx.split(model)
 
-    def admit_program(params: PyTree, slots: Slots, arrival: Arrival) -> Slots:
-        return admit(nnx.merge(graph, params), slots, arrival)
+    def admit_program(params: PyTree, rows: Rows, group: tuple[LayerKV, ...], arrival: Arrival) -> tuple:
+        return admit(nnx.merge(graph, params), rows, group, arrival)
 
-    def burst_program(params: PyTree, slots: Slots, min_active: Int32[Array, ""]) -> Slots:
-        return decode_burst(nnx.merge(graph, params), slots, min_active, decoding)
+    def burst_program(params: PyTree, slots: Slots, min_active: Int32[Array, ""], num_rows: int) -> Slots:
+        return decode_burst(nnx.merge(graph, params), slots, min_active, num_rows, decoding)
 
     return Programs(
         params=params,
-        admit=jax.jit(admit_program, donate_argnums=1),
-        burst=jax.jit(burst_program, donate_argnums=1),
+        admit=jax.jit(admit_program, donate_argnums=(1, 2)),
+        burst=jax.jit(burst_program, donate_argnums=1, static_argnums=3),
         restart=jax.jit(restart, donate_argnums=0),
     )
 
@@ -204,6 +239,32 @@ class Programs(NamedTuple):
     admit: Callable
     burst: Callable
     restart: Callable
+
+
+def _put_row(
+    old: Float[Array, "G F D"], new: Float[Array, "E F D"], row: int, place: Int32[Array, ""]
+) -> Float[Array, "G F D"]:
+    """The group's array with one window's row at its place."""
+    return lax.dynamic_update_slice_in_dim(old, new[row][None], place, axis=0)
+
+
+def _write_back(slots: Slots, burst: Burst, past_len: Int32[Array, " N"]) -> Slots:
+    """The slots with the rows of a burst, and with the keys and values of the tokens that they took."""
+    num_rows, num_steps = burst.recent[0].k.shape[:2]
+    step = jnp.arange(num_steps, dtype=jnp.int32)[None]
+    taken = step < (burst.rows.position - past_len)[:, None]
+    column = jnp.where(taken, past_len[:, None] + step, slots.caches[0].k.shape[1])
+    row = jnp.broadcast_to(jnp.arange(num_rows, dtype=jnp.int32)[:, None], column.shape)
+
+    def write(old: Shaped[Array, "B S D"], new: Float[Array, "N K D"]) -> Shaped[Array, "B S D"]:
+        return old.at[row, column].set(to_storage(new), mode="drop")
+
+    caches = tuple(
+        StoredKV(write(old.k, new.k), write(old.v, new.v))
+        for old, new in zip(slots.caches, burst.recent, strict=True)
+    )
+    rows = jax.tree.map(lambda old, new: old.at[:num_rows].set(new), slots.rows, burst.rows)
+    return Slots(rows=rows, caches=caches, crosses=slots.crosses)
 
 
 def _enter(rows: Rows, arrival: Arrival) -> Rows:

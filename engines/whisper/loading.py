@@ -1,6 +1,7 @@
 """A Whisper engine's parts from a checkpoint and a config."""
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 MAX_SLOTS = 32
 """Slots of a small model; more do not make a CPU faster."""
+FEW_ROWS = 8
+"""Rows of the smaller burst: a few recordings do not pay for all slots."""
 SLOTS_BYTES = 4 << 30
 """Memory that the slots of a large model may take."""
 DETERMINISTIC_SLOTS = 16
@@ -81,6 +84,7 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
     dims, generation, tokenizer, defaults, max_length = _read_settings(checkpoint, config)
     _warn_of_translation(dims, defaults)
     dtype = resolve_dtype(config.dtype)
+    num_slots = _num_slots(config, slot_bytes(dims, dtype))
     decoding = Decoding(
         dims=dims,
         special=tokenizer.special,
@@ -89,7 +93,11 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
             generation.get("suppress_tokens") or (),
             generation.get("begin_suppress_tokens") or (),
         ),
-        num_slots=_num_slots(config, slot_bytes(dims, dtype)),
+        num_slots=num_slots,
+        group_size=_group_size(num_slots),
+        row_sizes=(num_slots,)
+        if config.deterministic or num_slots <= FEW_ROWS or num_slots % 4
+        else (FEW_ROWS, num_slots),
         max_length=max_length,
         burst=config.decode_burst,
         seed=config.seed,
@@ -119,6 +127,11 @@ def _num_slots(config: WhisperConfig, bytes_each: int) -> int:
     if config.deterministic:
         return DETERMINISTIC_SLOTS
     return config.batch_size or max(2, min(MAX_SLOTS, SLOTS_BYTES // bytes_each))
+
+
+def _group_size(num_slots: int) -> int:
+    """On a CPU few slots: an array is gone through as a whole when a window enters it."""
+    return math.gcd(num_slots, 4) if jax.default_backend() == "cpu" else num_slots
 
 
 def _encoder_batch() -> int:

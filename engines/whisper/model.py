@@ -4,6 +4,7 @@ Weights and activations have the model's dtype, bfloat16 or float32; products, n
 the residual stream are float32.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -12,8 +13,9 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Float32, Int32
 
-from headrace.engines.whisper.attention import decode_attention, encoder_attention
+from headrace.engines.whisper.attention import Masked, cross_attention, encoder_attention, recent_attention
 from headrace.engines.whisper.config import ModelDims
+from headrace.engines.whisper.storage import from_storage, to_storage
 from headrace.engines.whisper.weights import Weights
 
 
@@ -22,6 +24,16 @@ class LayerKV(NamedTuple):
 
     k: Float[Array, "B S D"]
     v: Float[Array, "B S D"]
+
+
+class Context(NamedTuple):
+    """What the steps of a burst attend to beside the burst's own tokens: it does not change meanwhile."""
+
+    past: tuple[LayerKV, ...]
+    """Of the tokens before the burst, a layer each."""
+    past_len: Int32[Array, " B"]
+    crosses: tuple[tuple[LayerKV, ...], ...]
+    """Of the encoder's frames: for each group of rows, a layer each."""
 
 
 class Linear(nnx.Module):
@@ -89,10 +101,15 @@ class CrossAttention(nnx.Module):
         self.q = Linear(*weights.fused([f"{name}.encoder_attn.q_proj"], num_heads))
         self.kv = Linear(*weights.fused([f"{name}.encoder_attn.{part}_proj" for part in "kv"]))
         self.out = Linear(*weights.linear(f"{name}.encoder_attn.out_proj"))
+        self.num_heads = num_heads
         self.dtype = weights.dtype
 
-    def query(self, x: Float32[Array, "B D"]) -> Float[Array, "B D"]:
-        return self.q(self.norm(x)).astype(self.dtype)
+    def attend(self, x: Float32[Array, "B D"], groups: Sequence[LayerKV]) -> Float32[Array, "B D"]:
+        """What the rows read from their frames; the frames lie in groups of rows."""
+        q = self.q(self.norm(x)).astype(self.dtype)
+        queries = jnp.split(q, len(groups))
+        read = [cross_attention(q, *kv, self.num_heads) for q, kv in zip(queries, groups, strict=True)]
+        return self.out(jnp.concatenate(read))
 
     def keys_values(self, frames: Float[Array, "B F D"]) -> LayerKV:
         return LayerKV(*jnp.split(self.kv(frames).astype(self.dtype), 2, axis=-1))
@@ -142,16 +159,21 @@ class DecoderLayer(nnx.Module):
         self.num_heads = num_heads
 
     def step(
-        self, x: Float32[Array, "B D"], position: Int32[Array, " B"], cache: LayerKV, cross: LayerKV
+        self,
+        x: Float32[Array, "B D"],
+        past: Masked,
+        groups: Sequence[LayerKV],
+        recent: LayerKV,
+        step: Int32[Array, ""],
     ) -> tuple[Float32[Array, "B D"], LayerKV]:
-        """One token a row: its new hidden state, and the cache with the token's keys and values."""
-        rows = jnp.arange(x.shape[0], dtype=jnp.int32)
+        """One token a row: its new hidden state, and the burst's keys and values with the token's."""
         q, k, v = self.attention.project(x)
-        cache = LayerKV(cache.k.at[rows, position].set(k), cache.v.at[rows, position].set(v))
-        seen = jnp.arange(cache.k.shape[1], dtype=jnp.int32)[None] <= position[:, None]
-        x = x + self.attention.out(decode_attention(q, cache.k, cache.v, self.num_heads, seen))
-        x = x + self.cross.out(decode_attention(self.cross.query(x), cross.k, cross.v, self.num_heads))
-        return self.feed_forward(x), cache
+        recent = LayerKV(_with(recent.k, k, step), _with(recent.v, v, step))
+        seen = jnp.arange(recent.k.shape[1], dtype=jnp.int32)[None] <= step
+        own = Masked(*recent, jnp.broadcast_to(seen, recent.k.shape[:2]))
+        x = x + self.attention.out(recent_attention(q, past, own, self.num_heads))
+        x = x + self.cross.attend(x, groups)
+        return self.feed_forward(x), recent
 
 
 class Decoder(nnx.Module):
@@ -159,6 +181,7 @@ class Decoder(nnx.Module):
 
     def __init__(self, weights: Weights, dims: ModelDims) -> None:
         self.embedding = nnx.Param(weights.array("decoder.embed_tokens.weight"))
+        self.lookup = nnx.Param(to_storage(self.embedding[...]))
         self.positions = nnx.Param(weights.array("decoder.embed_positions.weight", jnp.float32))
         self.layers = nnx.List(
             DecoderLayer(weights, f"decoder.layers.{i}", dims.decoder_heads)
@@ -174,21 +197,27 @@ class Decoder(nnx.Module):
     def step(
         self,
         token: Int32[Array, " B"],
-        position: Int32[Array, " B"],
-        caches: tuple[LayerKV, ...],
-        crosses: tuple[LayerKV, ...],
+        context: Context,
+        recent: tuple[LayerKV, ...],
+        step: Int32[Array, ""],
     ) -> tuple[Float32[Array, "B V"], tuple[LayerKV, ...]]:
-        """Logits after one more token a row, and the caches with it."""
-        x = self.embedding[...][token].astype(jnp.float32) + self.positions[...][position]
-        new_caches = []
-        for layer, cache, cross in zip(self.layers, caches, crosses, strict=True):
-            x, cache = layer.step(x, position, cache, cross)
-            new_caches.append(cache)
+        """Logits after one more token a row, the burst's step-th, and the burst's keys and values with it."""
+        position = jnp.minimum(context.past_len + step, self.positions.shape[0] - 1)
+        x = self._embed(token) + self.positions[...][position]
+        seen = jnp.arange(context.past[0].k.shape[1], dtype=jnp.int32)[None] < context.past_len[:, None]
+        new = []
+        for i, layer in enumerate(self.layers):
+            groups = [group[i] for group in context.crosses]
+            x, own = layer.step(x, Masked(*context.past[i], seen), groups, recent[i], step)
+            new.append(own)
         hidden = self.norm(x).astype(self.dtype)
         logits = lax.dot_general(
             hidden, self.embedding[...], (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
         )
-        return logits, tuple(new_caches)
+        return logits, tuple(new)
+
+    def _embed(self, token: Int32[Array, " B"]) -> Float32[Array, "B D"]:
+        return from_storage(self.lookup[...][token]).astype(jnp.float32)
 
 
 class WhisperModel(nnx.Module):
@@ -197,6 +226,10 @@ class WhisperModel(nnx.Module):
     def __init__(self, weights: Weights, dims: ModelDims) -> None:
         self.encoder = Encoder(weights, dims)
         self.decoder = Decoder(weights, dims)
+
+
+def _with(buffer: Float[Array, "B K D"], row: Float[Array, "B D"], step: Int32[Array, ""]) -> Array:
+    return lax.dynamic_update_slice_in_dim(buffer, row[:, None], step, axis=1)
 
 
 def _neighbours(x: Float[Array, "B T C"]) -> Float[Array, "B T C3"]:

@@ -88,12 +88,19 @@ class Runner:
         return self._decoding.num_slots
 
     def admit(self, jobs: Sequence[Job]) -> None:
-        """Encodes at most `encoder_batch` windows into their slots."""
+        """Encodes at most `encoder_batch` windows into their slots, which are of one group."""
         filled = [*jobs, *[jobs[-1]] * (self.encoder_batch - len(jobs))]
         self.counters["encoder_padding"] += len(filled) - len(jobs)
         self.counters["dispatches"] += 1
-        self._slots = self._admit(self._params, self._slots, self._arrival(filled))
+        rows, crosses = self._slots.rows, list(self._slots.crosses)
+        group = self.group_of(jobs[0].slot)
+        rows, crosses[group] = self._admit(self._params, rows, crosses[group], self._arrival(filled))
+        self._slots = self._slots._replace(rows=rows, crosses=tuple(crosses))
         self._jobs.update((job.slot, job) for job in jobs)
+
+    def group_of(self, slot: int) -> int:
+        """Number of the group that a slot is in."""
+        return slot // self._decoding.group_size
 
     def restart(self, job: Job, temperature: float) -> None:
         """Decodes the window of a slot again, with timestamps, from the next burst on."""
@@ -114,7 +121,8 @@ class Runner:
             self._dispatch_restarts()
         spare = max(1, self.num_slots // 8) if can_refill else self.num_slots
         min_active = max(1, len(self._jobs) - spare + 1)
-        self._slots = self._burst(self._params, self._slots, jnp.int32(min_active))
+        burst = next(self._bursts[size] for size in self._decoding.row_sizes if size > max(self._jobs))
+        self._slots = burst(self._params, self._slots, jnp.int32(min_active))
         self.counters["dispatches"] += 1
         rows = jax.device_get(self._slots.rows)
         finished = [slot for slot in sorted(self._jobs) if rows.finished[slot]]
@@ -183,12 +191,15 @@ class Runner:
         number = jnp.zeros(self.num_slots, jnp.int32)
         nothing = Restart(number > 0, number.astype(jnp.float32), number)
         slots: Slots = self._slots
+        sizes = self._decoding.row_sizes
         lowered = (
-            jitted.admit.lower(self._params, slots, arrival),
-            jitted.burst.lower(self._params, slots, jnp.int32(1)),
+            jitted.admit.lower(self._params, slots.rows, slots.crosses[0], arrival),
             jitted.restart.lower(slots.rows, nothing),
+            *(jitted.burst.lower(self._params, slots, jnp.int32(1), size) for size in sizes),
         )
         with ThreadPoolExecutor(len(lowered)) as pool:
-            self._admit, self._burst, self._restart = pool.map(lambda program: program.compile(), lowered)
+            compiled = list(pool.map(lambda program: program.compile(), lowered))
+        self._admit, self._restart = compiled[:2]
+        self._bursts = dict(zip(sizes, compiled[2:], strict=True))
         self.counters["compiles"] += len(lowered)
         logger.info("whisper programs compiled in: %.1f s", time.monotonic() - started)
