@@ -55,9 +55,29 @@ def options_in(argv: Sequence[str]) -> list[str]:
 
 
 def check_beam_args(beam_args: Sequence[str]) -> None:
-    """Raises UsageError where Beam does not know one of the options or does not take its value."""
-    if beam_args:
-        beam_parser().parse_args(list(beam_args))
+    """Finds what Beam would stumble over after the run has begun.
+
+    Raises:
+      UsageError: an option that Beam does not know, a value that it does not take, a runner that is not
+        there, or an option that the runner lacks.
+    """
+    if not beam_args:
+        return
+    beam_parser().parse_args(list(beam_args))
+    from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+    from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
+    from apache_beam.runners.runner import create_runner
+
+    options = PipelineOptions(list(beam_args))
+    name = options.view_as(StandardOptions).runner
+    if name is None:
+        return
+    try:
+        runner = create_runner(name)
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        raise UsageError(f"Apache Beam: {error}") from error
+    for message in PipelineOptionsValidator(options, runner).validate():
+        raise UsageError(f"Apache Beam: {message}")
 
 
 def beam_parser() -> argparse.ArgumentParser:

@@ -62,8 +62,9 @@ def progress_text(progress: Progress, unit: str) -> str:
     parts = [
         f"{progress.rows_done:,} of {progress.rows_total:,} rows",
         f"{progress.rows_failed:,} failed",
-        f"{format_rate(progress.units_per_s)} {SHORT_UNITS[unit]}",
     ]
+    if progress.units_per_s > 0:
+        parts.append(f"{format_rate(progress.units_per_s)} {SHORT_UNITS[unit]}")
     if progress.eta_s is not None:
         parts.append(f"{format_seconds(progress.eta_s)} left")
     return ", ".join(parts)

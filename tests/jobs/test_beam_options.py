@@ -71,6 +71,15 @@ def test_a_value_that_beam_refuses_is_one_line():
         check_beam_args(["--no_such_option=1"])
 
 
+def test_a_runner_that_is_not_there_is_refused_before_the_run():
+    check_beam_args(["--runner=FnApiRunner", "--direct_num_workers=2"])
+    check_beam_args(["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"])
+    with pytest.raises(UsageError, match="NoSuchRunner"):
+        check_beam_args(["--runner=NoSuchRunner"])
+    with pytest.raises(UsageError, match="no_such"):
+        check_beam_args(["--runner=no_such.module.Runner"])
+
+
 @pytest.mark.parametrize("config_class", [GenerateConfig, TranscribeConfig])
 def test_no_option_of_ours_hides_one_of_beam(config_class):
     parser = Parser(prog="job", allow_abbrev=False, add_help=False)

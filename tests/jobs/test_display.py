@@ -42,6 +42,8 @@ def test_a_progress_line_tells_rows_failures_rate_and_time_left():
     assert progress_text(PROGRESS, "tokens") == "1,200 of 4,000 rows, 2 failed, 310 tokens/s, 1 min 20 s left"
     unknown = replace(PROGRESS, eta_s=None, units_per_s=42.15)
     assert progress_text(unknown, "audio seconds") == "1,200 of 4,000 rows, 2 failed, 42.1 audio s/s"
+    nothing_yet = replace(PROGRESS, rows_done=0, rows_failed=0, eta_s=None, units_per_s=0.0)
+    assert progress_text(nothing_yet, "tokens") == "0 of 4,000 rows, 0 failed"
 
 
 @pytest.mark.parametrize(
