@@ -92,6 +92,8 @@ class EngineConfig:
     """KV pages; chosen from the free memory where None."""
     memory_utilization: float = 0.6
     """Share of the free memory that the KV pages may take where num_pages is None."""
+    enable_prefix_caching: bool = True
+    """Prompts that begin alike share the KV pages of their beginning."""
     decode_burst: int = 32
     """Most tokens a row that one decode dispatch makes."""
     attention_backend: str = "auto"

@@ -80,6 +80,7 @@ class LLMEngine:
         done, rows = [], []
         for row, (sequence, length) in enumerate(zip(batch.sequences, batch.lengths, strict=True)):
             sequence.num_computed += length
+            self._scheduler.publish_prompt(sequence)
             if sequence.num_uncomputed == 0:
                 done.append(sequence)
                 rows.append(row)
@@ -129,6 +130,7 @@ class LLMEngine:
         request = sequence.request
         self._counts["requests"] += 1
         self._counts["prompt_tokens"] += sequence.num_prompt
+        self._counts["cached_tokens"] += sequence.num_cached
         self._counts["completion_tokens"] += ending.num_outputs
         assert sequence.first_scheduled_s is not None
         assert sequence.first_token_s is not None
@@ -145,6 +147,7 @@ class LLMEngine:
             prompt_token_ids=request.prompt_token_ids,
             outputs=(completion,),
             quality_flags=request.quality_flags,
+            cached_tokens=sequence.num_cached,
             queue_s=sequence.first_scheduled_s - request.submit_time_s,
             ttft_s=sequence.first_token_s - request.submit_time_s,
             latency_s=now_s - request.submit_time_s,

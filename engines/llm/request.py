@@ -85,6 +85,12 @@ class Sequence:
     num_computed: int = 0
     """Tokens whose keys and values are in the pages."""
     pages: list[int] = field(default_factory=list)
+    prefix: int = 0
+    """Name, in the page pool, of the prompt's pages that are published or shared so far."""
+    num_published: int = 0
+    """How many pages that are."""
+    num_cached: int = 0
+    """Prompt tokens that were in shared pages at the start."""
     logprob: float = 0.0
     first_scheduled_s: float | None = None
     first_token_s: float | None = None

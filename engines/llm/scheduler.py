@@ -10,7 +10,7 @@ from collections import deque
 from headrace.engines.errors import RequestError
 from headrace.engines.llm.batch import DecodeBatch, PrefillBatch
 from headrace.engines.llm.config import EngineConfig
-from headrace.engines.llm.page_pool import PagePool
+from headrace.engines.llm.page_pool import NO_PREFIX, PagePool, Prefix
 from headrace.engines.llm.request import LLMRequest, Sequence
 
 REFILL_SHARE = 8
@@ -84,36 +84,65 @@ class Scheduler:
     def next_batch(self) -> PrefillBatch | DecodeBatch:
         """The next dispatch. Prefills go first: a decode pays more the more rows it has."""
         assert self.has_work()
-        self._admit()
         prefill = self._next_prefill()
         return prefill if prefill is not None else self._next_decode()
 
-    def _admit(self) -> None:
-        while self._waiting and len(self._running) < self._config.max_num_seqs:
-            sequence = self._waiting[0]
-            pages = self._pool.allocate(self._pool.pages_for(self._tokens_to_reserve(sequence)))
-            if pages is None:
-                return
-            sequence.pages = pages
-            self._running.append(self._waiting.popleft())
+    def publish_prompt(self, sequence: Sequence) -> None:
+        """Offers the row's full, computed prompt pages to later prompts. Outputs are never offered."""
+        if not self._config.enable_prefix_caching:
+            return
+        page_size = self._pool.page_size
+        num_full = min(sequence.num_computed, sequence.num_prompt) // page_size
+        for index in range(sequence.num_published, num_full):
+            tokens = sequence.tokens[index * page_size : (index + 1) * page_size]
+            sequence.prefix = self._pool.publish(sequence.prefix, tokens, sequence.pages[index])
+        sequence.num_published = max(sequence.num_published, num_full)
+
+    def _next_prefill(self) -> PrefillBatch | None:
+        """Chunks of rows that run already, then of waiting ones as far as tokens, slots and pages go."""
+        budget = self._config.max_num_batched_tokens
+        batch = PrefillBatch([], [])
+        prefilling = iter([sequence for sequence in self._running if _is_prefilling(sequence)])
+        while budget > 0 and len(batch.sequences) < self._max_prefill_rows:
+            sequence = next(prefilling, None) or self._admit()
+            if sequence is None:
+                break
+            length = min(sequence.num_uncomputed, budget)
+            budget -= length
+            batch.sequences.append(sequence)
+            batch.lengths.append(length)
+        return batch if batch.sequences else None
+
+    def _admit(self) -> Sequence | None:
+        """The first waiting row, with its pages, or None where there is none or no room for it."""
+        if not self._waiting or len(self._running) == self._config.max_num_seqs:
+            return None
+        sequence = self._waiting[0]
+        prefix = Prefix(NO_PREFIX, [])
+        if self._config.enable_prefix_caching:
+            prefix = self._pool.share_prefix(sequence.request.prompt_token_ids)
+        num_pages = self._pool.pages_for(self._tokens_to_reserve(sequence)) - len(prefix.pages)
+        has_room = self._pool.num_free >= num_pages + self._num_spare_pages()
+        pages = self._pool.allocate(num_pages) if has_room else None
+        if pages is None:
+            self._pool.free(prefix.pages)
+            return None
+        sequence.pages = prefix.pages + pages
+        sequence.prefix, sequence.num_published = prefix.name, len(prefix.pages)
+        sequence.num_computed = len(prefix.pages) * self._pool.page_size
+        if sequence.num_preemptions == 0:
+            sequence.num_cached = sequence.num_computed
+        self._running.append(self._waiting.popleft())
+        return sequence
 
     def _tokens_to_reserve(self, sequence: Sequence) -> int:
         """All that the row can ever need where preemption is out of the question, else its tokens so far."""
         return sequence.max_total if self._config.deterministic else len(sequence.tokens)
 
-    def _next_prefill(self) -> PrefillBatch | None:
-        budget = self._config.max_num_batched_tokens
-        sequences, lengths = [], []
-        for sequence in self._running:
-            if budget == 0 or len(sequences) == self._max_prefill_rows:
-                break
-            if not _is_prefilling(sequence):
-                continue
-            length = min(sequence.num_uncomputed, budget)
-            budget -= length
-            sequences.append(sequence)
-            lengths.append(length)
-        return PrefillBatch(sequences, lengths) if sequences else None
+    def _num_spare_pages(self) -> int:
+        """Pages that admission leaves to the running rows to grow into: without them the newcomer would be
+        preempted, admitted and preempted again."""
+        return 0 if self._config.deterministic else len(self._running)
 
     def _next_decode(self) -> DecodeBatch:
         max_steps = self._config.decode_burst
@@ -145,7 +174,6 @@ class Scheduler:
         """Sends the newest row back to the head of the queue; its tokens are computed again later."""
         assert len(self._running) > 1, "a row alone always fits: admission saw to it"
         self.finish(sequence)
-        sequence.num_computed = 0
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self._waiting.appendleft(sequence)
@@ -153,8 +181,9 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self._pool.free(sequence.pages)
         sequence.pages = []
+        sequence.num_computed = 0
 
 
 def _is_prefilling(sequence: Sequence) -> bool:
-    """A fresh or preempted row; one that decodes has exactly its last token uncomputed."""
-    return sequence.num_computed == 0 or sequence.num_uncomputed > 1
+    """A fresh or preempted row; one that decodes has exactly its last output uncomputed."""
+    return sequence.num_uncomputed > 1 or sequence.num_outputs == 0

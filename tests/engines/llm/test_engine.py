@@ -171,3 +171,19 @@ def test_few_programs_are_compiled(tiny_llm):
 
 def _fields(params: SamplingParams) -> dict:
     return {name: getattr(params, name) for name in params.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("num_pages", [200, 24])
+def test_shared_beginnings_change_no_token(tiny_model, params, num_pages):
+    beginning = random_prompts(1, seed=10)[0][:1] * 70
+    prompts = [beginning + prompt[:40] for prompt in random_prompts(12, seed=11)] + [beginning] * 4
+    seeded = [SamplingParams(**(_fields(params) | {"seed": index})) for index in range(16)]
+    expected = run(tiny_model, prompts, seeded, enable_prefix_caching=False)
+    with LLM(str(tiny_model), tiny_config(num_pages=num_pages)) as llm:
+        for _ in range(2):
+            outputs = llm.generate(prompts, seeded)
+            assert token_ids(outputs) == expected
+            assert llm._engine._scheduler._pool.num_free == num_pages - 1
+        assert sum(output.cached_tokens for output in outputs) > 5 * 64
+        assert all(output.cached_tokens < len(output.prompt_token_ids) for output in outputs)
