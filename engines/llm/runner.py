@@ -15,6 +15,7 @@ from headrace.engines.buckets import growing_buckets, pick_bucket
 from headrace.engines.llm.attention import SEGMENT_TOKENS, Backend, choose_backend, paged_attention
 from headrace.engines.llm.batch import (
     BLOCK_TOKENS,
+    NO_STOP_ID,
     Chunks,
     DecodeBatch,
     PackedPrefill,
@@ -32,7 +33,7 @@ from headrace.engines.llm.batch import (
 from headrace.engines.llm.config import EngineConfig
 from headrace.engines.llm.kv_cache import NULL_PAGE, KVCache, LayerCache, make_cache, write_pages
 from headrace.engines.llm.model import Decoder
-from headrace.engines.sampling import sample, token_logprob
+from headrace.engines.sampling import sample
 
 logger = logging.getLogger(__name__)
 
@@ -230,14 +231,23 @@ def _choose(
     logits: Float[Array, "R V"], rows: Rows, made: Int[Array, " R"]
 ) -> tuple[Int[Array, " R"], Float[Array, " R"]]:
     """The next token of each row, `made` tokens after the rows were packed, and its log-probability."""
-    vocab_size = logits.shape[-1]
-    may_stop = made >= rows.min_left
-    barred = jnp.where(may_stop[:, None] | (rows.stop_ids < 0), vocab_size, rows.stop_ids)
-    row_index = jnp.arange(logits.shape[0], dtype=jnp.int32)[:, None]
-    allowed = logits.at[row_index, barred].set(-jnp.inf, mode="drop")
+    # Before the barring, so that it can be done in place; the token that is chosen is never a barred one.
+    normalizer = jax.nn.logsumexp(logits, axis=-1)
+    logits = _bar_tokens(logits, rows.stop_ids, made < rows.min_left)
     sampling = rows.sampling._replace(output_index=rows.sampling.output_index + made)
-    tokens = sample(allowed, sampling)
-    return tokens, token_logprob(logits, tokens)
+    tokens = sample(logits, sampling)
+    chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0]
+    return tokens, chosen - normalizer
+
+
+def _bar_tokens(
+    logits: Float[Array, "R V"], tokens: Int[Array, "R I"], is_barred: Bool[Array, " R"]
+) -> Float[Array, "R V"]:
+    """Logits with -inf at the tokens of the barred rows; NO_STOP_ID stands for no token."""
+    vocab_size = logits.shape[-1]
+    barred = jnp.where(is_barred[:, None] & (tokens != NO_STOP_ID), tokens, vocab_size)
+    row_index = jnp.arange(logits.shape[0], dtype=jnp.int32)[:, None]
+    return logits.at[row_index, barred].set(-jnp.inf, mode="drop")
 
 
 def _places(

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headrace.engines.sampling import SamplingRows, derive_seed, filter_logits, sample, token_logprob
+from headrace.engines.sampling import SamplingRows, argmax, derive_seed, filter_logits, sample
 
 VOCAB = 50
 
@@ -98,13 +98,12 @@ def test_a_draw_depends_on_its_seed_and_output_index_alone():
     assert (later != tokens).any()
 
 
-def test_token_logprob_is_a_log_softmax():
-    logits = np.random.default_rng(3).normal(0, 2, (3, VOCAB)).astype(np.float32)
-    tokens = np.asarray([4, 0, 49], np.int32)
-    exact = logits.astype(np.float64)
-    exact = exact - np.log(np.exp(exact).sum(axis=1, keepdims=True))
-    ours = np.asarray(token_logprob(jnp.asarray(logits), jnp.asarray(tokens)))
-    np.testing.assert_allclose(ours, exact[np.arange(3), tokens], atol=1e-5)
+@pytest.mark.parametrize("vocab_size", [64, 640, 1000])
+def test_argmax_finds_the_first_of_the_largest(vocab_size):
+    logits = np.random.default_rng(4).integers(0, 5, (200, vocab_size)).astype(np.float32)
+    logits[0] = -np.inf
+    logits[0, -1] = -1e9
+    assert (np.asarray(argmax(jnp.asarray(logits))) == logits.argmax(axis=1)).all()
 
 
 def test_derived_seeds_differ_by_job_row_and_sample_and_repeat():
