@@ -7,9 +7,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 from headrace.jobs.errors import UsageError
-from headrace.jobs.logs import set_up_logging, without_secrets
+from headrace.jobs.logs import open_standard_streams, set_up_logging, without_secrets
 from headrace.jobs.names import nearest
 from headrace.jobs.options import Parser
 from headrace.jobs.stopping import RESUME, stopping_at_once
@@ -25,6 +26,7 @@ DONE, FAILED, BAD_ARGUMENTS = 0, 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 the run broke or rows failed where that counts, 2 bad arguments."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    open_standard_streams()
     try:
         with stopping_at_once():
             return _run_command(arguments)
@@ -46,7 +48,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, HeadraceError):
         _print_error(str(error))
         return BAD_ARGUMENTS if isinstance(error, ValueError) else FAILED
-    print(without_secrets("".join(traceback.format_exception(error))), file=sys.stderr)
+    _print("".join(traceback.format_exception(error)))
     _print_error(f"the run broke: {_last_line(error)}: {RESUME}")
     return FAILED
 
@@ -80,7 +82,14 @@ def _parser() -> Parser:
 
 
 def _print_error(message: str) -> None:
-    print("headrace:", without_secrets(" ".join(message.split())), file=sys.stderr)
+    _print(f"headrace: {' '.join(message.split())}")
+
+
+def _print(text: str) -> None:
+    # A stderr that is closed is None, and print would then take stdout; one that nobody reads is no fault.
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(without_secrets(text), file=sys.stderr)
 
 
 def _last_line(error: Exception) -> str:

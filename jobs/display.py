@@ -5,7 +5,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from headrace.jobs.logs import stderr_console
+from headrace.jobs.logs import print_line, stderr_console
 from headrace.pipelines import Progress, RunSummary
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def progress_text(progress: Progress, unit: str) -> str:
 
 def print_summary(summary: RunSummary) -> None:
     for line in summary_lines(summary):
-        stderr_console().print(line, markup=False, soft_wrap=True)
+        print_line(line)
 
 
 def summary_lines(summary: RunSummary) -> list[str]:

@@ -1,5 +1,6 @@
 """What a run writes on stderr: headrace's own log lines, and errors of the libraries below it."""
 
+import contextlib
 import functools
 import logging
 import os
@@ -33,7 +34,25 @@ def stderr_console() -> "Console":
     """The one console on stderr, shared by log lines and the progress line so that they do not mix."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    class StderrConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """Falls silent: rich would end the thread that prints, in the middle of whatever it is doing."""
+            self.quiet = True
+
+    return StderrConsole(stderr=True, highlight=False)
+
+
+def print_line(text: str) -> None:
+    """Prints a line on stderr; where nobody can read it (a closed pipe, a full disk) it is dropped."""
+    with contextlib.suppress(OSError):
+        stderr_console().print(text, markup=False, soft_wrap=True)
+
+
+def open_standard_streams() -> None:
+    """Takes the descriptors 0 to 2 where they are closed: a file of ours that got one would be written to."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def set_up_logging() -> None:

@@ -1,10 +1,14 @@
 """Log lines: ours from INFO, others' errors, and nothing secret of a URL."""
 
 import logging
+import os
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 
-from headrace.jobs.logs import set_up_logging, without_secrets
+from headrace.jobs.logs import print_line, set_up_logging, stderr_console, without_secrets
 
 
 @pytest.fixture
@@ -46,3 +50,35 @@ def test_setting_up_twice_writes_each_line_once(stderr_of_logging):
     set_up_logging()
     logging.getLogger("headrace").info("once")
     assert stderr_of_logging().count("once") == 1
+
+
+def test_a_reader_of_stderr_that_has_left_ends_no_thread(stderr_of_logging, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    pipe = os.fdopen(writer, "w")
+    monkeypatch.setattr(sys, "stderr", pipe)
+    stderr_console.cache_clear()
+    try:
+        logging.getLogger("headrace").info("nobody reads this")
+        print_line("nor this")
+    finally:
+        stderr_console.cache_clear()
+        with suppress(BrokenPipeError):
+            pipe.close()
+
+
+def test_a_line_for_a_full_disk_is_dropped(monkeypatch):
+    full = open("/dev/full", "w")  # noqa: SIM115 - its close raises
+    monkeypatch.setattr(sys, "stderr", full)
+    print_line("no room for this")
+    with suppress(OSError):
+        full.close()
+
+
+def test_no_file_of_ours_gets_the_number_of_a_closed_stream():
+    code = (
+        "import os; from headrace.jobs.logs import open_standard_streams; open_standard_streams(); "
+        "raise SystemExit(os.open(os.devnull, os.O_RDONLY))"
+    )
+    shell = subprocess.run(["sh", "-c", 'exec "$0" -c "$1" <&- 2>&- >&-', sys.executable, code])
+    assert shell.returncode > 2
