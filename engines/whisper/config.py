@@ -57,7 +57,8 @@ class WhisperConfig:
     decode_threads: int = 2
     """Threads that decode audio beside the engine."""
     deterministic: bool = False
-    """Fixed shapes, so that a row's text does not depend on the rows beside it."""
+    """Fixed shapes and one step a dispatch: a row's text depends on its audio, batch_size and encoder_batch,
+    and on nothing beside it."""
     seed: int = 0
     """Seed of sampled retries, folded with the window's number in its recording."""
 

@@ -28,8 +28,6 @@ FEW_ROWS = 8
 """Rows of the smaller burst: a few recordings do not pay for all slots."""
 SLOTS_BYTES = 4 << 30
 """Memory that the slots of a large model may take."""
-DETERMINISTIC_SLOTS = 16
-"""Slots in deterministic mode, whatever batch_size says: a row's text depends on the shape."""
 MULTILINGUAL_VOCAB = 51_865
 """Smallest vocabulary of a multilingual model."""
 
@@ -99,7 +97,8 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
         if config.deterministic or num_slots <= FEW_ROWS or num_slots % 4
         else (FEW_ROWS, num_slots),
         max_length=max_length,
-        burst=config.decode_burst,
+        # Where a burst begins depends on the rows beside, and the burst's own tokens are summed apart.
+        burst=1 if config.deterministic else config.decode_burst,
         seed=config.seed,
     )
     model = WhisperModel(Weights(checkpoint, dims, dtype), dims)
@@ -124,8 +123,6 @@ def _read_settings(checkpoint: Checkpoint, config: WhisperConfig) -> _Settings:
 
 
 def _num_slots(config: WhisperConfig, bytes_each: int) -> int:
-    if config.deterministic:
-        return DETERMINISTIC_SLOTS
     return config.batch_size or max(2, min(MAX_SLOTS, SLOTS_BYTES // bytes_each))
 
 
