@@ -16,7 +16,8 @@ def enable_compilation_cache() -> None:
     HEADRACE_XLA_CACHE=0 leaves it off. A directory that was set before (by JAX_COMPILATION_CACHE_DIR or in
     code) stays.
     """
-    if os.environ.get("HEADRACE_XLA_CACHE", "1") == "0" or jax.config.jax_compilation_cache_dir:
+    is_set = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    if is_set or os.environ.get("HEADRACE_XLA_CACHE", "1") == "0":
         return
     directory = cache_home() / "xla"
     try:

@@ -11,6 +11,8 @@ from headrace.engines.errors import EngineError, QueueFullError, RequestError
 
 logger = logging.getLogger(__name__)
 
+_POLL_S = 1.0
+
 
 @runtime_checkable
 class Request(Protocol):
@@ -25,14 +27,15 @@ class Output(Protocol):
 
 
 RequestT = TypeVar("RequestT", bound=Request)
+RequestT_contra = TypeVar("RequestT_contra", bound=Request, contravariant=True)
 OutputT = TypeVar("OutputT", bound=Output)
 
 
 @runtime_checkable
-class Engine(Protocol[RequestT, OutputT]):
+class Engine(Protocol[RequestT_contra, OutputT]):
     """What a driver owns. All methods are called from the driver's thread alone."""
 
-    def add(self, request: RequestT) -> None:
+    def add(self, request: RequestT_contra) -> None:
         """Takes a request into the engine's waiting queue.
 
         Raises:
@@ -54,16 +57,17 @@ class Engine(Protocol[RequestT, OutputT]):
 class Driver(Generic[RequestT, OutputT]):
     """Owns an engine on a thread of its own.
 
-    `submit` may be called from any thread and returns a future of the output. At most `max_queue` requests
-    wait outside the engine, and the engine is handed no more than `max_inside` at a time, so that a million
-    submitted rows never lie in memory: `submit` blocks instead.
+    `submit` may be called from any thread and returns a future of the output; it blocks while `max_queue`
+    requests are unfinished, so that a million rows never lie in the engine's hands.
     """
 
     def __init__(
-        self, engine: Engine[RequestT, OutputT], *, max_queue: int = 1024, name: str = "engine"
+        self, engine: Engine[RequestT, OutputT], *, max_queue: int = 4096, name: str = "engine"
     ) -> None:
         self._engine = engine
-        self._inbox: queue.Queue[Callable[[], None]] = queue.Queue(maxsize=max_queue)
+        self._max_queue = max_queue
+        self._room = threading.BoundedSemaphore(max_queue)
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._futures: dict[str, Future[OutputT]] = {}
         self._thread = threading.Thread(target=self._run, name=f"headrace-{name}", daemon=True)
         self._state_lock = threading.Lock()
@@ -88,13 +92,16 @@ class Driver(Generic[RequestT, OutputT]):
           EngineError: the driver is stopped or has failed.
           QueueFullError: the queue stayed full for `timeout_s` seconds.
         """
+        self._wait_for_room(timeout_s)
         future: Future[OutputT] = Future()
-        self._post(lambda: self._admit(request, future), timeout_s)
+        future.add_done_callback(lambda _: self._room.release())
+        self._post(lambda: self._admit(request, future))
         return future
 
     def abort(self, request_id: str) -> None:
-        """Drops a request; its future is cancelled unless it has finished before."""
-        self._post(lambda: self._drop(request_id), None)
+        """Drops a request; its future raises RequestError of kind `aborted` unless it has finished before."""
+        self._check_alive()
+        self._post(lambda: self._drop(request_id))
 
     def stop(self, *, drain: bool = True) -> None:
         """Ends the thread: after the work it has (`drain`), else at once with EngineError on the rest."""
@@ -105,9 +112,8 @@ class Driver(Generic[RequestT, OutputT]):
             started = self._thread.ident is not None
         if not started:
             return
-        if not drain:
-            self._fail(EngineError("the engine was stopped before this request was finished"))
-        self._inbox.put(_wake)
+        stopped = EngineError("the engine was stopped before this request was finished")
+        self._inbox.put(_wake if drain else lambda: self._fail(stopped))
         self._thread.join()
 
     @property
@@ -115,24 +121,23 @@ class Driver(Generic[RequestT, OutputT]):
         """Requests that the engine has and has not finished."""
         return len(self._futures)
 
-    def _post(self, message: Callable[[], None], timeout_s: float | None) -> None:
+    def _wait_for_room(self, timeout_s: float | None) -> None:
         self._check_alive()
-        while True:
-            # Short waits, so that a caller never hangs on a queue that a dead engine no longer empties.
-            wait_s = 1.0 if timeout_s is None else min(1.0, timeout_s)
-            try:
-                self._inbox.put(message, timeout=wait_s)
-                break
-            except queue.Full:
-                self._check_alive()
-                if timeout_s is not None:
-                    timeout_s -= wait_s
-                    if timeout_s <= 0:
-                        raise QueueFullError(
-                            f"the engine's queue of {self._inbox.maxsize} requests stayed full: "
-                            "submit more slowly or raise max_queue"
-                        ) from None
-        if self._failure is not None:  # the engine failed between the check and the put
+        wait_s = _POLL_S if timeout_s is None else min(_POLL_S, timeout_s)
+        # Short waits, so that nobody waits for ever on an engine that has died.
+        while not self._room.acquire(timeout=wait_s):
+            self._check_alive()
+            if timeout_s is not None:
+                timeout_s -= wait_s
+                if timeout_s <= 0:
+                    raise QueueFullError(
+                        f"{self._max_queue} requests were unfinished all the time: "
+                        "submit more slowly or raise max_queue"
+                    )
+
+    def _post(self, message: Callable[[], None]) -> None:
+        self._inbox.put(message)
+        if self._failure is not None:  # the thread may have ended before it saw the message
             self._flush_inbox()
 
     def _check_alive(self) -> None:
@@ -142,22 +147,17 @@ class Driver(Generic[RequestT, OutputT]):
             raise EngineError("the driver is stopped: no further requests are taken")
 
     def _run(self) -> None:
-        while self._failure is None:
-            self._read_inbox(block=not self._engine.has_work())
-            if self._failure is not None:
-                break
-            if not self._engine.has_work():
-                if self._stopping and self._inbox.empty():
-                    break
-                continue
-            try:
-                outputs = self._engine.step()
-            except Exception as error:
-                logger.exception("the engine failed")
-                self._fail(EngineError(f"the engine failed: {type(error).__name__}: {error}"))
-                break
-            for output in outputs:
-                self._futures.pop(output.request_id).set_result(output)
+        try:
+            while self._failure is None:
+                self._read_inbox(block=not self._engine.has_work())
+                if self._failure is None and self._engine.has_work():
+                    for output in self._engine.step():
+                        self._futures.pop(output.request_id).set_result(output)
+                elif self._stopping and self._inbox.empty():
+                    self._fail(EngineError("the driver is stopped: no further requests are taken"))
+        except Exception as error:
+            logger.exception("the engine failed")
+            self._fail(EngineError(f"the engine failed: {type(error).__name__}: {error}"))
         self._flush_inbox()
 
     def _read_inbox(self, *, block: bool) -> None:

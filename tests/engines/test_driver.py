@@ -1,7 +1,6 @@
 """The driver with a small engine of its own kind: it doubles numbers, one request a step."""
 
 import threading
-import time
 from dataclasses import dataclass
 
 import pytest
@@ -55,7 +54,7 @@ def doubler() -> Doubler:
 
 @pytest.fixture
 def driver(doubler):
-    driver = Driver(doubler, max_queue=4, name="doubler")
+    driver = Driver(doubler, max_queue=5, name="doubler")
     driver.start()
     yield driver
     doubler.gate.set()
@@ -105,15 +104,36 @@ def test_a_broken_engine_fails_every_request_and_takes_no_more(driver, doubler):
         driver.submit(Double("late", 1))
 
 
+def test_an_engine_that_breaks_in_add_fails_every_request(driver, doubler):
+    doubler.gate.clear()
+    first = driver.submit(Double("a", 1))
+    second = driver.submit(Double("b", "no number"))
+    doubler.gate.set()
+    first.result(10)
+    with pytest.raises(EngineError, match="TypeError"):
+        second.result(10)
+
+
+def test_stop_without_drain_ends_what_is_unfinished(doubler):
+    driver = Driver(doubler, name="stops")
+    driver.start()
+    doubler.gate.clear()
+    futures = [driver.submit(Double(str(number), number)) for number in range(5)]
+    threading.Timer(0.2, doubler.gate.set).start()
+    driver.stop(drain=False)
+    outcomes = [type(future.exception(0)) for future in futures]
+    assert outcomes[-1] is EngineError
+    assert set(outcomes) <= {EngineError, type(None)}
+
+
 def test_submit_blocks_on_a_full_queue_and_can_give_up(driver, doubler):
     doubler.gate.clear()
-    driver.submit(Double("inside", 1))
-    time.sleep(0.2)  # the driver's thread now waits in `step`
-    futures = [driver.submit(Double(str(number), number)) for number in range(4)]
+    futures = [driver.submit(Double(str(number), number)) for number in range(5)]
     with pytest.raises(QueueFullError, match="max_queue"):
         driver.submit(Double("too many", 1), timeout_s=0.2)
     doubler.gate.set()
-    assert [future.result(10).number for future in futures] == [0, 2, 4, 6]
+    assert [future.result(10).number for future in futures] == [0, 2, 4, 6, 8]
+    assert driver.submit(Double("after", 9)).result(10).number == 18
 
 
 def test_abort_ends_the_future_and_spares_the_rest(driver, doubler):
