@@ -178,12 +178,11 @@ class Driver(Generic[RequestT, OutputT]):
             return
         if not future.set_running_or_notify_cancel():
             return
+        self._futures[request.request_id] = future
         try:
             self._engine.add(request)
         except RequestError as error:
-            future.set_exception(error)
-            return
-        self._futures[request.request_id] = future
+            self._futures.pop(request.request_id).set_exception(error)
 
     def _drop(self, request_id: str) -> None:
         future = self._futures.pop(request_id, None)
