@@ -76,7 +76,9 @@ class GenerateWork:
             template_fields(self.config.template)
 
     def check_model(self, model: LocalModel) -> None:
-        check_model(open_checkpoint(model), engine_config(self.config))
+        chat = self.config.chat or self.config.system is not None
+        params = sampling_params(self.config)
+        check_model(open_checkpoint(model), engine_config(self.config), params, chat=chat)
 
     def load(self) -> LLM:
         model = resolve_model(self.config.model, revision=self.config.revision)

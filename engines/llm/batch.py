@@ -16,6 +16,9 @@ from headrace.engines.llm.sampling_params import MAX_STOP_IDS
 from headrace.engines.sampling import SamplingRows
 
 NO_STOP_ID = -1
+MAX_INT = 2**31 - 1
+MIN_TOP_P, MAX_TEMPERATURE = 1e-30, 1e30
+"""Bounds within which float32 keeps a small top_p above 0 and a great temperature finite."""
 BLOCK_TOKENS = 32
 """Query tokens of one row that attend together in a prefill."""
 
@@ -102,11 +105,11 @@ def pack_rows(
             sequence.tokens[-1],
             sequence.num_computed,
             sequence.num_remaining,
-            params.min_tokens - sequence.num_outputs,
+            min(params.min_tokens - sequence.num_outputs, MAX_INT),
         )
         seeds[row, 4:6] = seed >> 32, seed & 0xFFFFFFFF
-        packed[row, 6:8] = sequence.num_outputs, params.top_k
-        floats[row] = params.temperature, params.top_p, params.min_p
+        packed[row, 6:8] = sequence.num_outputs, min(params.top_k, MAX_INT)
+        floats[row] = min(params.temperature, MAX_TEMPERATURE), max(params.top_p, MIN_TOP_P), params.min_p
         stops[row, : len(ids)] = ids
         packed[row, NUM_COLUMNS : NUM_COLUMNS + len(sequence.pages)] = sequence.pages
     return packed

@@ -121,6 +121,8 @@ class EngineConfig:
             raise ConfigError(f"max_num_seqs is {self.max_num_seqs}, wanted at least {MIN_ROWS}")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"max_model_len is {self.max_model_len}, wanted at least 2")
+        if min(self.token_ids, default=0) < 0:
+            raise ConfigError(f"token id {min(self.token_ids)} is negative: token ids begin at 0")
         if self.num_pages is not None and self.num_pages < 2:
             raise ConfigError(f"num_pages is {self.num_pages}, wanted at least 2 (one is the null page)")
         if not 0.0 < self.memory_utilization <= 1.0:
@@ -129,3 +131,9 @@ class EngineConfig:
             raise ConfigError(f"attention_backend is {self.attention_backend!r}: auto, native or xla")
         if self.overlong not in ("error", "truncate-left", "truncate-right"):
             raise ConfigError(f"overlong is {self.overlong!r}: error, truncate-left or truncate-right")
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Every token id that is named here."""
+        bos = () if self.bos_token_id is None else (self.bos_token_id,)
+        return (*(self.eos_token_ids or ()), *bos, self.pad_token_id)

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from numbers import Integral
 from typing import Any
 
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
@@ -17,7 +18,7 @@ from headrace.engines.llm.families import load_decoder, read_model_config
 from headrace.engines.llm.kv_cache import choose_num_pages
 from headrace.engines.llm.request import LLMRequest, RequestOutput
 from headrace.engines.llm.runner import Runner
-from headrace.engines.llm.sampling_params import SamplingParams
+from headrace.engines.llm.sampling_params import MAX_STOP_IDS, SamplingParams
 from headrace.engines.llm.tokenizer import Message, PromptTokenizer, fit_prompt
 from headrace.engines.precision import resolve_dtype
 from headrace.engines.sampling import derive_seed
@@ -44,6 +45,7 @@ class LLM:
         dtype = resolve_dtype(self.config.dtype)
         self.model_config = read_model_config(checkpoint.config)
         self.max_model_len = _choose_max_model_len(self.config, self.model_config.max_position)
+        _check_token_ids(self.config.token_ids, self.model_config.vocab_size)
         self._tokenizer = PromptTokenizer(checkpoint, self.config)
         decoder = load_decoder(checkpoint, self.model_config, dtype)
         num_pages = choose_num_pages(self.model_config, self.config, self.max_model_len, dtype)
@@ -71,8 +73,8 @@ class LLM:
 
         A bad prompt gives an output with `error` set; the others are not touched.
         """
-        if isinstance(prompts, str):
-            return self.generate([prompts], sampling_params)[0]  # pyright: ignore[reportIndexIssue]
+        if _is_one_prompt(prompts):
+            return self._run([prompts], sampling_params)[0]
         return self._run(list(prompts), sampling_params)
 
     def chat(
@@ -103,6 +105,7 @@ class LLM:
         submit_time_s = time.monotonic()
         try:
             token_ids = self._encode(prompt, chat=chat, system=system)
+            _check_ids_of_row(token_ids, params, self.model_config.vocab_size)
         except RequestError as error:
             return _finished(RequestOutput(request_id=request_id, error=RowError.of(error)))
         token_ids, was_cut = fit_prompt(token_ids, self.max_model_len - 1, self.config.overlong)
@@ -110,7 +113,9 @@ class LLM:
             request_id=request_id,
             prompt_token_ids=tuple(token_ids),
             params=params,
-            seed=derive_seed(self.config.seed, request_id) if params.seed is None else params.seed % 2**63,
+            seed=derive_seed(self.config.seed, request_id)
+            if params.seed is None
+            else int(params.seed) % 2**63,
             quality_flags=("prompt_truncated",) if was_cut else (),
             submit_time_s=submit_time_s,
         )
@@ -145,6 +150,9 @@ class LLM:
         each = (
             [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
         )
+        for own in each:
+            if not isinstance(own, SamplingParams | None):
+                raise TypeError(f"sampling params are SamplingParams or None, not {type(own).__name__}")
         if len(each) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts and {len(each)} sampling params: give one each, or one")
         futures = [
@@ -161,22 +169,60 @@ class LLM:
             if system is not None:
                 turns.insert(0, {"role": "system", "content": system})
             return self._tokenizer.encode_chat(turns)
-        if isinstance(prompt, Sequence) and all(isinstance(token, int) for token in prompt):
+        if isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
+            kind = type(prompt).__name__
+            raise RequestError(f"a prompt is text, token ids or messages, not {kind}", kind="prompt_type")
+        if all(isinstance(token, Integral) for token in prompt):
             return [int(token) for token in prompt]  # pyright: ignore[reportArgumentType]
         messages: list[Message] = list(prompt)  # pyright: ignore[reportAssignmentType]
-        if system is not None and not (messages and messages[0].get("role") == "system"):
+        first = messages[0]
+        if system is not None and not (isinstance(first, Mapping) and first.get("role") == "system"):
             messages.insert(0, {"role": "system", "content": system})
         return self._tokenizer.encode_chat(messages)
 
 
-def check_model(checkpoint: Checkpoint, config: EngineConfig) -> None:
-    """Finds out, without reading weights, whether an engine could be made.
+def check_model(
+    checkpoint: Checkpoint, config: EngineConfig, params: SamplingParams | None = None, *, chat: bool = False
+) -> None:
+    """Finds out, without reading weights, whether an engine could be made, and serve such requests.
 
     Raises:
       ModelError: the checkpoint's architecture is not supported.
-      ConfigError: the config does not fit the model.
+      ConfigError: the config or the params do not fit the model, or it has no template and `chat` wants one.
     """
-    _choose_max_model_len(config, read_model_config(checkpoint.config).max_position)
+    model = read_model_config(checkpoint.config)
+    _choose_max_model_len(config, model.max_position)
+    _check_token_ids((*config.token_ids, *(params.stop_token_ids if params else ())), model.vocab_size)
+    if not chat and not (params and params.stop_token_ids):
+        return  # a tokenizer takes a while to load
+    tokenizer = PromptTokenizer(checkpoint, config)
+    if chat and not tokenizer.has_chat_template:
+        raise ConfigError(f"{checkpoint.model.spec} has no chat template: send plain prompts")
+    if params and len({*tokenizer.eos_token_ids, *params.stop_token_ids}) > MAX_STOP_IDS:
+        raise ConfigError(f"there are more than {MAX_STOP_IDS} stop token ids, the model's own included")
+
+
+def _check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
+    largest = max(token_ids, default=0)
+    if largest >= vocab_size:
+        raise ConfigError(f"token id {largest} is none of the model's, which end at {vocab_size - 1}")
+
+
+def _check_ids_of_row(token_ids: Sequence[int], params: SamplingParams, vocab_size: int) -> None:
+    """A token that the model does not have would silently be read as another."""
+    for token in (min(token_ids, default=0), max((*token_ids, *params.stop_token_ids), default=0)):
+        if not 0 <= token < vocab_size:
+            raise RequestError(
+                f"token id {token} is none of the model's, which end at {vocab_size - 1}", kind="token_ids"
+            )
+
+
+def _is_one_prompt(prompts: Any) -> bool:
+    """Whether it is a text, token ids or a conversation, and not a list of such."""
+    if isinstance(prompts, str):
+        return True
+    is_list = isinstance(prompts, Sequence) and len(prompts) > 0
+    return is_list and all(isinstance(each, Integral | Mapping) for each in prompts)
 
 
 def _choose_max_model_len(config: EngineConfig, max_position: int) -> int:

@@ -27,8 +27,8 @@ class PromptTokenizer:
     def encode(self, text: str) -> list[int]:
         """Tokens of a plain prompt, begun as the model's tokenizer begins a text."""
         if self._bos_token_id is None:
-            return self._backend.encode(text, add_special_tokens=True).ids
-        return [self._bos_token_id, *self._backend.encode(text, add_special_tokens=False).ids]
+            return self._encode(text, add_special_tokens=True)
+        return [self._bos_token_id, *self._encode(text, add_special_tokens=False)]
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of a conversation under the model's chat template, up to where the answer begins.
@@ -38,7 +38,14 @@ class PromptTokenizer:
         """
         text = self.render_chat(messages)
         # The template writes the special tokens itself: adding them again would double the first one.
-        return self._backend.encode(text, add_special_tokens=False).ids
+        return self._encode(text, add_special_tokens=False)
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError("the prompt is not valid Unicode text", kind="prompt_type") from error
+        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def render_chat(self, messages: Sequence[Message]) -> str:
         """The text of a conversation under the model's chat template."""

@@ -1,0 +1,78 @@
+"""The face of the text engine: prompts of every form and kind of wrongness, params at their extremes."""
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.engines import ConfigError, EngineError
+from headrace.engines.checkpoints import open_checkpoint
+from headrace.engines.llm import LLM, SamplingParams, check_model
+from tests.engines.llm.conftest import tiny_config
+
+SHORT = SamplingParams(max_tokens=3, ignore_eos=True)
+
+
+def test_one_prompt_gives_one_output_and_a_list_gives_a_list(tiny_llm):
+    assert tiny_llm.generate("ab", SHORT).error is None
+    assert tiny_llm.generate([40, 41], SHORT).prompt_token_ids == (40, 41)
+    assert [each.error for each in tiny_llm.generate([[40], "ab"], SHORT)] == [None, None]
+    assert tiny_llm.generate([], SHORT) == []
+
+
+def test_a_prompt_that_cannot_be_is_an_error_of_its_own(tiny_llm):
+    bad = [[], "", [-1], [288], [2**40], "half \ud800", b"ab", [{}], [{"role": "user"}]]
+    outputs = tiny_llm.generate(["good", *bad, [287]], SHORT)
+    assert [output.error is None for output in outputs] == [True, *[False] * len(bad), True]
+    kinds = [output.error.kind for output in outputs[1:-1]]
+    assert kinds[:5] == [*["prompt_empty"] * 2, *["token_ids"] * 3]
+    assert kinds[5:] == [*["prompt_type"] * 2, *["template"] * 2]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"top_k": 2**40},
+        {"top_p": 1e-300},
+        {"temperature": 1e300},
+        {"seed": -1},
+        {"seed": 2**70},
+        {"min_tokens": 2**40, "max_tokens": 2**41},
+    ],
+)
+def test_params_beyond_32_bits_are_obeyed_as_far_as_can_be(tiny_llm, changes):
+    params = replace(SHORT, **({"temperature": 1.0} | changes))
+    output = tiny_llm.generate("ab", params)
+    assert output.error is None
+    if "top_p" in changes:
+        assert output.outputs[0].token_ids == tiny_llm.generate("ab", SHORT).outputs[0].token_ids
+
+
+def test_a_stop_id_that_the_model_lacks_is_an_error_of_its_row(tiny_llm):
+    far, good = tiny_llm.generate(["a", "a"], [replace(SHORT, stop_token_ids=(2**40,)), SHORT])
+    assert far.error.kind == "token_ids"
+    assert good.error is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pad_token_id": 288}, {"bos_token_id": 2**40}, {"eos_token_ids": (5, 999)}]
+)
+def test_token_ids_of_the_config_must_be_the_models(tiny_model, changes):
+    with pytest.raises(ConfigError, match="none of the model's"):
+        check_model(open_checkpoint(str(tiny_model)), tiny_config(**changes))
+
+
+def test_what_no_row_could_have_is_refused_before_a_run(tiny_model):
+    checkpoint = open_checkpoint(str(tiny_model))
+    with pytest.raises(ConfigError, match="no chat template"):
+        check_model(checkpoint, tiny_config(), chat=True)
+    with pytest.raises(ConfigError, match="more than 16"):
+        check_model(checkpoint, tiny_config(), SamplingParams(stop_token_ids=tuple(range(16, 32))))
+    check_model(checkpoint, tiny_config(), SamplingParams(stop_token_ids=(5,)))
+
+
+def test_closing_twice_is_fine_and_using_it_after_is_an_engine_error(tiny_model):
+    llm = LLM(str(tiny_model), tiny_config())
+    llm.close()
+    llm.close()
+    with pytest.raises(EngineError):
+        llm.generate("ab", SHORT)
