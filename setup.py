@@ -8,7 +8,15 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-g0",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-Wno-psabi",
+]
 
 
 def xla_headers() -> list[str]:
