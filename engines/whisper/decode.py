@@ -47,8 +47,8 @@ class Rows(NamedTuple):
 class StoredKV(NamedTuple):
     """Keys and values of one layer, as they are stored."""
 
-    k: Shaped[Array, "B S D"]
-    v: Shaped[Array, "B S D"]
+    k: Shaped[Array, "B D S"]
+    v: Shaped[Array, "B D S"]
 
 
 class Slots(NamedTuple):
@@ -116,7 +116,7 @@ def empty_slots(decoding: Decoding, dtype: jnp.dtype) -> Slots:
     dims, B, S = decoding.dims, decoding.num_slots, decoding.max_length
 
     def layers(num_rows: int, length: int, dtype: jnp.dtype, kind: type) -> tuple:
-        shape = (num_rows, length, dims.width)
+        shape = (num_rows, dims.width, length)
         return tuple(
             kind(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(dims.decoder_layers)
         )
@@ -242,8 +242,8 @@ class Programs(NamedTuple):
 
 
 def _put_row(
-    old: Float[Array, "G F D"], new: Float[Array, "E F D"], row: int, place: Int32[Array, ""]
-) -> Float[Array, "G F D"]:
+    old: Float[Array, "G D F"], new: Float[Array, "E D F"], row: int, place: Int32[Array, ""]
+) -> Float[Array, "G D F"]:
     """The group's array with one window's row at its place."""
     return lax.dynamic_update_slice_in_dim(old, new[row][None], place, axis=0)
 
@@ -253,11 +253,11 @@ def _write_back(slots: Slots, burst: Burst, past_len: Int32[Array, " N"]) -> Slo
     num_rows, num_steps = burst.recent[0].k.shape[:2]
     step = jnp.arange(num_steps, dtype=jnp.int32)[None]
     taken = step < (burst.rows.position - past_len)[:, None]
-    column = jnp.where(taken, past_len[:, None] + step, slots.caches[0].k.shape[1])
+    column = jnp.where(taken, past_len[:, None] + step, slots.caches[0].k.shape[2])
     row = jnp.broadcast_to(jnp.arange(num_rows, dtype=jnp.int32)[:, None], column.shape)
 
-    def write(old: Shaped[Array, "B S D"], new: Float[Array, "N K D"]) -> Shaped[Array, "B S D"]:
-        return old.at[row, column].set(to_storage(new), mode="drop")
+    def write(old: Shaped[Array, "B D S"], new: Float[Array, "N K D"]) -> Shaped[Array, "B D S"]:
+        return old.at[row, :, column].set(to_storage(new), mode="drop")
 
     caches = tuple(
         StoredKV(write(old.k, new.k), write(old.v, new.v))

@@ -10,10 +10,13 @@ from headrace.engines.whisper.quality import Attempt
 from headrace.engines.whisper.results import Segment
 from headrace.engines.whisper.tokenizer import UNSPACED_LANGUAGES, WhisperTokenizer
 
-TOLERANCE_S = 1.0
-"""Least difference that two windows' estimates of a word's time may have."""
 TOLERANCE_SHARE = 0.2
-"""The same as a share of the time that a piece of text lasts: words are spread over it by their length."""
+"""How far two windows' estimates of a word's time may differ, as a share of the time that a piece of text
+lasts: words are spread over it by their length."""
+MIN_TOLERANCE_S = 1.0
+"""Least such difference."""
+MAX_TOLERANCE_S = 6.0
+"""Largest such difference: that of a window of 30 s without a timestamp inside."""
 
 
 class WindowText(NamedTuple):
@@ -44,8 +47,10 @@ def segments_of(texts: Sequence[WindowText], tokenizer: WhisperTokenizer) -> tup
         if attempt is None:
             continue
         new = _pieces(window, attempt, tokenizer)
-        overlap = _overlap(texts[i - 1].window, window, merged + new) if i else None
-        merged = merged + new if overlap is None else _join(merged, new, overlap)
+        if i and texts[i - 1].window.stop > window.start:
+            near = _split_off_near(merged, window)
+            new = _join(near, new, _overlap(texts[i - 1].window, window, near + new))
+        merged += new
     return tuple(_segment(piece, tokenizer) for piece in _in_order(merged) if piece.words)
 
 
@@ -89,17 +94,27 @@ def _timed(
     return tuple(timed)
 
 
-def _overlap(left: Window, right: Window, pieces: Sequence[Piece]) -> Overlap | None:
-    """What two neighbouring windows share; None where they do not overlap."""
+def _split_off_near(merged: list[Piece], window: Window) -> list[Piece]:
+    """Takes the last pieces that may reach into a window off the list, so that each seam costs the same."""
+    limit_s = window.start / SAMPLE_RATE - MAX_TOLERANCE_S
+    first = len(merged)
+    while first and merged[first - 1].end_s > limit_s:
+        first -= 1
+    near = merged[first:]
+    del merged[first:]
+    return near
+
+
+def _overlap(left: Window, right: Window, pieces: Sequence[Piece]) -> Overlap:
+    """What two neighbouring windows share."""
     start_s, stop_s = right.start / SAMPLE_RATE, left.stop / SAMPLE_RATE
-    if stop_s <= start_s:
-        return None
     lengths_s = [p.end_s - p.start_s for p in pieces if p.end_s > start_s and p.start_s < stop_s]
+    tolerance_s = TOLERANCE_SHARE * max(lengths_s, default=0.0)
     return Overlap(
         start_s=start_s,
         stop_s=stop_s,
         seam_s=(right.start + right.stride_left) / SAMPLE_RATE,
-        tolerance_s=max(TOLERANCE_S, TOLERANCE_SHARE * max(lengths_s, default=0.0)),
+        tolerance_s=min(max(tolerance_s, MIN_TOLERANCE_S), MAX_TOLERANCE_S),
     )
 
 

@@ -20,10 +20,10 @@ from headrace.engines.whisper.weights import Weights
 
 
 class LayerKV(NamedTuple):
-    """Keys and values of one layer, heads side by side in the last axis."""
+    """Keys and values of one layer, heads side by side: [B D S], of a burst's own tokens [B K D]."""
 
-    k: Float[Array, "B S D"]
-    v: Float[Array, "B S D"]
+    k: Float[Array, "B *context"]
+    v: Float[Array, "B *context"]
 
 
 class Context(NamedTuple):
@@ -112,7 +112,8 @@ class CrossAttention(nnx.Module):
         return self.out(jnp.concatenate(read))
 
     def keys_values(self, frames: Float[Array, "B F D"]) -> LayerKV:
-        return LayerKV(*jnp.split(self.kv(frames).astype(self.dtype), 2, axis=-1))
+        both = jnp.swapaxes(self.kv(frames).astype(self.dtype), 1, 2)
+        return LayerKV(*jnp.split(both, 2, axis=1))
 
 
 class EncoderLayer(nnx.Module):
@@ -204,7 +205,7 @@ class Decoder(nnx.Module):
         """Logits after one more token a row, the burst's step-th, and the burst's keys and values with it."""
         position = jnp.minimum(context.past_len + step, self.positions.shape[0] - 1)
         x = self._embed(token) + self.positions[...][position]
-        seen = jnp.arange(context.past[0].k.shape[1], dtype=jnp.int32)[None] < context.past_len[:, None]
+        seen = jnp.arange(context.past[0].k.shape[2], dtype=jnp.int32)[None] < context.past_len[:, None]
         new = []
         for i, layer in enumerate(self.layers):
             groups = [group[i] for group in context.crosses]

@@ -30,7 +30,7 @@ def random(*shape: int) -> jax.Array:
 
 def test_cross_attention_equals_a_product_a_head():
     q, k, v = random(4, N * H), random(4, 50, N * H), random(4, 50, N * H) + 1.0
-    got = cross_attention(q, k, v, N)
+    got = cross_attention(q, jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2), N)
     for b in range(4):
         want = plain(np.asarray(q[b]).reshape(N, H), *(np.asarray(x[b]).reshape(50, N, H) for x in (k, v)))
         np.testing.assert_allclose(got[b], want, atol=1e-5)
@@ -41,9 +41,8 @@ def test_past_and_burst_together_equal_one_context(past_len: int):
     q, k, v = random(2, N * H), random(2, 44, N * H), random(2, 44, N * H) - 1.0
     past_mask = jnp.broadcast_to(jnp.arange(40)[None] < past_len, (2, 40))
     recent_mask = jnp.broadcast_to(jnp.arange(4)[None] <= 2, (2, 4))
-    got = recent_attention(
-        q, Masked(k[:, :40], v[:, :40], past_mask), Masked(k[:, 40:], v[:, 40:], recent_mask), N
-    )
+    past = Masked(jnp.swapaxes(k[:, :40], 1, 2), jnp.swapaxes(v[:, :40], 1, 2), past_mask)
+    got = recent_attention(q, past, Masked(k[:, 40:], v[:, 40:], recent_mask), N)
     seen = [*range(past_len), 40, 41, 42]
     for b in range(2):
         keys, values = (np.asarray(x[b])[seen].reshape(-1, N, H) for x in (k, v))
