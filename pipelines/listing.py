@@ -68,13 +68,23 @@ def _match(pattern: str) -> Iterable[tuple[str, int | None]]:
         return [(pattern, None)]
     if is_local(pattern) and os.path.isfile(pattern):
         return [(pattern, os.path.getsize(pattern))]
-    if pattern.endswith("/") or (is_local(pattern) and os.path.isdir(pattern)):
+    if is_local(pattern) and os.path.isdir(pattern):
+        return _walk(pattern)
+    if pattern.endswith("/"):
         pattern = join(pattern, "**")
     try:
         matches = FileSystems.match([pattern])[0].metadata_list
     except (BeamIOError, ValueError) as error:
         raise InputError(f"cannot list {pattern}: {' '.join(str(error).split())}") from error
     return [(entry.path, entry.size_in_bytes) for entry in matches]
+
+
+def _walk(directory: str) -> Iterable[tuple[str, int]]:
+    """The files below a directory, whose name a glob could not always quote."""
+    for base, _, names in os.walk(directory):
+        for path in (os.path.join(base, name) for name in names):
+            if os.path.isfile(path):
+                yield path, os.path.getsize(path)
 
 
 def _is_left_out(path: str, pattern: str, leave_out: str) -> bool:

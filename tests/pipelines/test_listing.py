@@ -33,6 +33,12 @@ def test_a_directory_lists_what_is_below_it_without_hidden_files(tmp_path: Path)
     assert sources(tmp_path) == ["a.wav", "sub/b.wav"]
 
 
+def test_a_directory_whose_name_looks_like_a_glob_is_that_directory_alone(tmp_path: Path):
+    make_files(tmp_path, "a[1]/x.wav", "s*r/x.wav", "star/y.wav")
+    assert sources(tmp_path / "a[1]") == ["x.wav"]
+    assert sources(tmp_path / "s*r") == ["x.wav"]
+
+
 def test_the_output_is_not_an_input(tmp_path: Path):
     make_files(tmp_path, "a.jsonl", "out/part-0.parquet")
     assert sources(tmp_path, leave_out=str(tmp_path / "out")) == ["a.jsonl"]
