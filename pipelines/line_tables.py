@@ -24,6 +24,7 @@ _MAX_CSV_FIELD_BYTES = 1 << 30
 def scan_text(path: str, *, stride: int) -> TableScan:
     """Counts the lines of a .txt file."""
     with open_input(path) as file:
+        _refuse_utf16(file)
         rows, offsets = 0, []
         for row, (offset, _) in enumerate(_lines(file)):
             if row % stride == 0:
@@ -50,6 +51,7 @@ def scan_jsonl(path: str, *, stride: int, typed: Sequence[str]) -> TableScan:
     types: dict[str, pa.DataType] = {}
     offsets, rows = [], 0
     with open_input(path) as file:
+        _refuse_utf16(file)
         for offset, line in _filled_lines(file):
             if rows % stride == 0:
                 offsets.append(offset)
@@ -73,6 +75,7 @@ def scan_csv(path: str, *, stride: int, typed: Sequence[str]) -> TableScan:
     """Counts the records of a .csv file; every column is text."""
     offsets, rows = [], 0
     with open_input(path) as file:
+        _refuse_utf16(file)
         records = _CsvRecords(file)
         for offset, _ in records:
             if rows % stride == 0:
@@ -100,6 +103,7 @@ class _CsvRecords:
         csv.field_size_limit(_MAX_CSV_FIELD_BYTES)
         self._file = file
         self._position = 0
+        self._is_at_end = False
         self._reader = csv.reader(self._decoded())
         try:
             self.header: list[str] = next(self._reader, [])
@@ -118,6 +122,8 @@ class _CsvRecords:
                 raise OSError(f"its record at byte {begin} is not CSV: {error}") from error
             if fields is None:
                 return
+            if self._is_at_end:  # the file ended before the record: rows may lie in its open quote
+                raise OSError(f"its record at byte {begin} opens a quote that is never closed")
             if fields:
                 yield begin, fields
 
@@ -127,6 +133,13 @@ class _CsvRecords:
             self._position += len(line)
             # Bytes that are not UTF-8 become lone surrogates, which the row is refused for later.
             yield text.decode("utf-8", errors="surrogateescape")
+        self._is_at_end = True
+
+
+def _refuse_utf16(file: BinaryIO) -> None:
+    if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise OSError("it is UTF-16: save it as UTF-8")
+    file.seek(0)
 
 
 def _lines(file: BinaryIO, offset: int = 0) -> Iterator[tuple[int, bytes]]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from pyarrow.parquet import FileMetaData
+import pyarrow as pa
+from pyarrow.parquet import FileMetaData, ParquetFile
 
 from headrace.pipelines.files import open_parquet
-from headrace.pipelines.scans import TableRow, TableScan
+from headrace.pipelines.scans import TableRow, TableScan, malformed
 
 # Rows decoded at once: small, since a row may hold a recording of many megabytes.
 _BATCH_ROWS = 64
@@ -15,34 +16,74 @@ def scan_parquet(path: str, *, typed: Sequence[str]) -> TableScan:
     """What a Parquet file holds, from its footer."""
     with open_parquet(path) as file:
         schema = file.schema_arrow
-        types = {name: schema.field(name).type for name in typed if name in schema.names}
+        found = dict(zip(schema.names, schema.types, strict=True))
+        types = {name: _writable(found[name]) for name in typed if name in found}
         return TableScan(rows=file.metadata.num_rows, columns=tuple(schema.names), types=types)
 
 
 def read_parquet(path: str, start: int, stop: int, columns: Sequence[str]) -> Iterator[TableRow]:
-    """Rows `start` to `stop` of a Parquet file, with the values of `columns` only."""
+    """Rows `start` to `stop` of a Parquet file, with the values of `columns` only.
+
+    Rows that are damaged, or whose values Python cannot hold, come with an error.
+    """
     with open_parquet(path) as file:
-        groups, row = _overlapping_groups(file.metadata, start, stop)
-        for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=list(columns)):
-            after = row + batch.num_rows
-            if after > start:
-                first = max(start, row)
-                wanted = batch.slice(first - row, min(stop, after) - first)
-                for number, values in enumerate(wanted.to_pylist(), start=first):
-                    yield TableRow(number, values)
-            row = after
-            if row >= stop:
-                return
+        for group, first, after in _overlapping_groups(file.metadata, start, stop):
+            row = max(first, start)
+            end = min(after, stop)
+            try:
+                for batch in _batches(file, group, columns, row - first, end - first):
+                    yield from _table_rows(batch, row)
+                    row += batch.num_rows
+            except (OSError, pa.ArrowException) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # the disk's fault or the network's: another try may find the rows
+                for number in range(row, end):
+                    yield malformed(number, f"row group {group} of the file is damaged from here on")
 
 
-def _overlapping_groups(metadata: FileMetaData, start: int, stop: int) -> tuple[list[int], int]:
-    """The row groups that hold rows `start` to `stop`, and the row that the first of them begins with."""
-    groups, first_row, row = [], 0, 0
+def _writable(kind: pa.DataType) -> pa.DataType:
+    """The type with plain lists for those of a fixed size: Arrow cannot read these back where one is null."""
+    if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_writable(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_writable(field.type)) for field in kind])
+    return kind
+
+
+def _overlapping_groups(metadata: FileMetaData, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """The row groups that hold rows `start` to `stop`, each with its first row and the row after its last."""
+    row = 0
     for group in range(metadata.num_row_groups):
         after = row + metadata.row_group(group).num_rows
         if row < stop and after > start:
-            if not groups:
-                first_row = row
-            groups.append(group)
+            yield group, row, after
         row = after
-    return groups, first_row
+
+
+def _batches(
+    file: ParquetFile, group: int, columns: Sequence[str], start: int, stop: int
+) -> Iterator[pa.RecordBatch]:
+    """Rows `start` to `stop` of a row group."""
+    row = 0
+    for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=list(columns)):
+        after = row + batch.num_rows
+        if after > start:
+            first = max(start, row)
+            yield batch.slice(first - row, min(stop, after) - first)
+        row = after
+        if row >= stop:
+            return
+
+
+def _table_rows(batch: pa.RecordBatch, first: int) -> Iterator[TableRow]:
+    try:
+        rows = batch.to_pylist()
+    except (ValueError, OverflowError):  # a date, say, that lies beyond Python's
+        if batch.num_rows == 1:
+            yield malformed(first, "a value of it lies beyond what Python can hold")
+            return
+        for at in range(batch.num_rows):
+            yield from _table_rows(batch.slice(at, 1), first + at)
+        return
+    for number, values in enumerate(rows, start=first):
+        yield TableRow(number, values)

@@ -135,6 +135,52 @@ def test_a_table_that_cannot_be_read_is_named(tmp_path: Path, name: str):
         scan_table(str(tmp_path / name), stride=10, typed=())
 
 
+def test_a_damaged_row_group_is_rows_with_errors_and_the_other_groups_are_read(tmp_path: Path):
+    path = tmp_path / "table.parquet"
+    values = [f"{number * 7919 % 10_007}" * 5 for number in range(300)]
+    pq.write_table(pa.table({"prompt": values}), path, row_group_size=100, use_dictionary=False)
+    column = pq.read_metadata(path).row_group(1).column(0)
+    content = bytearray(path.read_bytes())
+    begin = column.data_page_offset + 60
+    content[begin : begin + 200] = b"\xff" * 200
+    path.write_bytes(content)
+    rows = read_in_chunks(path, 120)
+    assert [row.row for row in rows] == list(range(300))
+    assert [row.values["prompt"] for row in rows if row.error is None] == values[:100] + values[200:]
+    assert {row.error.kind for row in rows[100:200] if row.error} == {"malformed"}
+
+
+def test_a_date_that_python_cannot_hold_costs_only_its_row(tmp_path: Path):
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"prompt": pa.array([0, 2**30, 1], pa.date32())}), path)
+    assert [row.error is None for row in read_in_chunks(path, 10)] == [True, False, True]
+
+
+def test_an_open_quote_is_refused_since_it_hides_the_rows_behind_it(tmp_path: Path):
+    path = tmp_path / "table.csv"
+    path.write_text('id,prompt\n1,a\n2,"b\n3,c\n4,d\n')
+    with pytest.raises(InputError, match="record at byte 14 opens a quote that is never closed"):
+        scan_table(str(path), stride=10, typed=())
+    path.write_text('id,prompt\n1,5" pipe\n2,"b\nb"')
+    assert scan_table(str(path), stride=10, typed=()).rows == 2
+
+
+@pytest.mark.parametrize("ending", ["txt", "csv", "jsonl"])
+def test_utf_16_is_refused_by_name(tmp_path: Path, ending: str):
+    path = tmp_path / f"table.{ending}"
+    path.write_text("prompt\nhello\n", encoding="utf-16")
+    with pytest.raises(InputError, match="UTF-16"):
+        scan_table(str(path), stride=10, typed=())
+
+
+def test_lists_of_a_fixed_size_are_kept_as_lists_since_a_null_among_them_cannot_be_read(tmp_path: Path):
+    path = tmp_path / "table.parquet"
+    pair = pa.list_(pa.int64(), 2)
+    pq.write_table(pa.table({"v": pa.array([{"a": [1, 2]}], pa.struct([("a", pair)]))}), path)
+    types = scan_table(str(path), stride=10, typed=("v",)).types
+    assert types == {"v": pa.struct([("a", pa.list_(pa.field("element", pa.int64())))])}
+
+
 def test_a_table_is_known_by_its_ending():
     endings = ("a.PARQUET", "s3://b/a.jsonl", "a.csv", "a.txt", "a.wav", "parquet")
     assert [table_format(each) for each in endings] == ["parquet", "jsonl", "csv", "txt", None, "parquet"]
