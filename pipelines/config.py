@@ -56,8 +56,7 @@ class RunConfig:
         _require(bool(self.output), "no output directory was given: add --output DIR")
         _require(bool(self.model), "no model was given: add --model MODEL, for example demo:smollm2-135m")
         _require_choice("dtype", self.dtype, ("auto", "bfloat16", "float32"))
-        repeated = {name for name in self.keep_columns if self.keep_columns.count(name) > 1}
-        _require(not repeated, f"keep_columns names a column twice: {', '.join(sorted(repeated))}")
+        _require_once("keep_columns", self.keep_columns)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,6 +215,11 @@ def _require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+def _require_once(name: str, columns: tuple[str, ...]) -> None:
+    repeated = {column for column in columns if columns.count(column) > 1}
+    _require(not repeated, f"{name} names a column twice: {', '.join(sorted(repeated))}")
+
+
 def _require_positive(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise InputError(f"{name} is {value}: give at least 1")
@@ -227,5 +231,6 @@ def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _require_each(name: str, values: tuple[str, ...], choices: tuple[str, ...]) -> None:
+    _require_once(name, values)
     for value in values:
         _require_choice(name, value, choices)

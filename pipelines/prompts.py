@@ -71,7 +71,7 @@ def read_prompt(column: str, values: Mapping[str, Any]) -> Prompt:
         # A column of structs gives every message every field, null where it was not set.
         messages = [{name: part for name, part in each.items() if part is not None} for each in value]
         return Prompt(messages, json.dumps(messages, ensure_ascii=False, default=str))
-    kind = type(value).__name__
+    kind = type(value).__name__ if value != [] else "list that is empty"
     raise RequestError(
         f"column {column!r} is a {kind}: text or a list of messages is wanted", kind="prompt_type"
     )

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from headrace.pipelines.config import InputError
+
 _KEY = [
     pa.field("id", pa.string(), nullable=False),
     pa.field("source", pa.string(), nullable=False),
@@ -82,5 +84,8 @@ def kept_name(name: str, schema: pa.Schema) -> str:
 def _schema(columns: list[pa.Field], extra: list[pa.Field], kept: pa.Schema | None) -> pa.Schema:
     schema = pa.schema([*columns, *extra])
     for field in kept or ():
-        schema = schema.append(pa.field(kept_name(field.name, pa.schema([*columns, *extra])), field.type))
+        name = kept_name(field.name, pa.schema([*columns, *extra]))
+        if name in schema.names:
+            raise InputError(f"two kept columns would both be {name!r} in the results: keep one of them")
+        schema = schema.append(pa.field(name, field.type))
     return schema

@@ -150,13 +150,19 @@ def kept_values(kept: pa.Schema, schema: pa.Schema, values: Mapping[str, Any]) -
         value = values.get(column.name)
         if value is not None and pa.types.is_string(column.type):
             value = as_text(value)
+        elif isinstance(value, int) and pa.types.is_float64(column.type):
+            value = float(value)  # Arrow refuses whole numbers beyond 2**53 there
         chosen[kept_name(column.name, schema)] = value
     return chosen
 
 
 def as_text(value: Any) -> str:
-    """A value as text: text as it is, another value as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    """A value as text: text, dates and decimals as they are, what JSON has a form for as JSON."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if value is None or isinstance(value, bool | int | float | list | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
 
 
 def half_character(value: Any) -> bool:
@@ -190,3 +196,5 @@ def require_columns(wanted: Sequence[str], source: str, columns: Sequence[str]) 
             raise InputError(
                 f"{source} has no column {name!r}: its columns are {', '.join(columns) or 'none'}"
             )
+        if columns.count(name) > 1:
+            raise InputError(f"{source} has more than one column {name!r}: rename all but one")

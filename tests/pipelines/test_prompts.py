@@ -1,5 +1,8 @@
 """Prompts come from columns, messages or templates; what is missing is the row's own error."""
 
+from datetime import date
+from decimal import Decimal
+
 import pytest
 
 from headrace.engines import RequestError
@@ -12,6 +15,11 @@ def test_a_template_is_filled_from_the_columns_of_the_row():
     assert template_fields(template) == ("title", "n")
     prompt = fill_template(template, {"title": "{x}", "n": 3})
     assert prompt.content == prompt.shown == "Sum {up} {x}: 3 {x}"
+
+
+def test_dates_and_decimals_stand_in_a_prompt_as_they_are_and_lists_as_json():
+    values = {"day": date(2024, 2, 29), "price": Decimal("1.50"), "tags": ["a"], "raw": b"caf\xc3\xa9"}
+    assert fill_template("{day} {price} {tags} {raw}", values).content == '2024-02-29 1.50 ["a"] café'
 
 
 @pytest.mark.parametrize("template", ["{", "}", "{a.b}", "{a[0]}", "{a!r}", "{a:>3}", "{}", "no field", ""])

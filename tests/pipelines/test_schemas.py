@@ -1,7 +1,9 @@
 """The results have exactly the columns that were promised."""
 
 import pyarrow as pa
+import pytest
 
+from headrace.pipelines.config import InputError
 from headrace.pipelines.schemas import generate_schema, kept_name, transcribe_schema
 
 GENERATE = """id source row prompt text finish_reason prompt_tokens cached_tokens completion_tokens seed
@@ -33,3 +35,9 @@ def test_further_columns_follow_and_kept_ones_come_last_under_free_names():
     assert kept_name("text", transcribe_schema()) == "input_text"
     with_both = generate_schema(("token_ids", "cumulative_logprob"))
     assert with_both.names[-2:] == ["token_ids", "cumulative_logprob"]
+
+
+def test_two_kept_columns_of_one_name_are_refused():
+    kept = pa.schema({"id": pa.string(), "input_id": pa.int64()})
+    with pytest.raises(InputError, match="input_id"):
+        _ = generate_schema((), kept)
