@@ -1,7 +1,10 @@
 """The output directory before and after a run: whose it is, whether it can be written, when it is done."""
 
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from headrace.pipelines.commit import run_directory, scratch_directory
 from headrace.pipelines.config import OutputError
@@ -53,6 +56,38 @@ def refuse_unwritable_output(output: str) -> None:
             pass
     except OSError as error:
         raise OutputError(f"cannot write to the output {output}: {directory}: {error.strerror}") from error
+
+
+@contextmanager
+def claim_output(output: str) -> Iterator[None]:
+    """Keeps other runs of this machine out of the directory, up to the end of the block or of the process.
+
+    Raises:
+      OutputError: another run has it, or it cannot be made.
+    """
+    if not is_local(output):
+        yield
+        return
+    try:
+        make_directory(run_directory(output))
+        lock = os.open(run_directory(output, "lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise OutputError(f"cannot write to the output {output}: {error.strerror or error}") from error
+    try:
+        with suppress(OSError):  # a file system without locks: then nobody is kept out
+            _lock_or_refuse(lock, output)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock_or_refuse(lock: int, output: str) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise OutputError(
+            f"another run is writing to {output}: wait for its end or choose another output directory"
+        ) from error
 
 
 def open_output(output: str) -> None:

@@ -25,6 +25,7 @@ from headrace.pipelines.in_flight import IN_FLIGHT
 from headrace.pipelines.listing import Listing, list_inputs
 from headrace.pipelines.metrics import add_up, write_metrics
 from headrace.pipelines.output_directory import (
+    claim_output,
     mark_success,
     open_output,
     refuse_foreign_output,
@@ -94,10 +95,23 @@ def run_work(work: Work, beam_args: Sequence[str] = (), on_progress: OnProgress 
     _refuse_other_run(before, output, work, model)
     plan = make_plan(work, listing, output, run_fingerprint(work.job, model.fingerprint, work.config), before)
     work = work.with_kept(plan.kept)
+    _ = work.schema  # refuses kept columns that cannot stand side by side
     record = _new_record(work, model, listing, plan, before)
-    open_output(output)
-    _begin(output, record)
-    logger.info("rows: %d, parts to do: %d of %d", _rows(plan), len(plan.tasks), len(plan.chunks))
+    with claim_output(output):
+        open_output(output)
+        _begin(output, record)
+        logger.info("rows: %d, parts to do: %d of %d", _rows(plan), len(plan.tasks), len(plan.chunks))
+        return _run_plan(work, output, plan, record, beam_args, on_progress)
+
+
+def _run_plan(
+    work: Work,
+    output: str,
+    plan: Plan,
+    record: RunRecord,
+    beam_args: Sequence[str],
+    on_progress: OnProgress | None,
+) -> RunSummary:
     started_s = time.monotonic()
     try:
         with reporting(ProgressPoller(output, plan.chunks, plan.reused), output, on_progress):

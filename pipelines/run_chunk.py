@@ -18,6 +18,7 @@ from apache_beam.utils.shared import Shared
 from headrace.audio import HeadraceError
 from headrace.engines import EngineError, RowError
 from headrace.pipelines.commit import Footer, is_part_of, read_footer, write_part
+from headrace.pipelines.files import is_local
 from headrace.pipelines.in_flight import IN_FLIGHT, Tally
 from headrace.pipelines.metrics import count_errors, part_metrics
 from headrace.pipelines.plan import ChunkTask
@@ -37,6 +38,10 @@ _POLL_S = 0.5
 
 class StoppedError(HeadraceError, RuntimeError):
     """The run was told to stop; the chunk is not committed."""
+
+
+class InputChangedError(HeadraceError, RuntimeError):
+    """A table is not as it was when the run began; the chunk is not committed."""
 
 
 class Manifest(NamedTuple):
@@ -136,6 +141,7 @@ def run_rows(work: Work, engine: Any, task: ChunkTask, progress: ChunkProgress) 
     Raises:
       EngineError: the engine has failed.
       StoppedError: the run was told to stop.
+      InputChangedError: the table is not as it was when the run began.
     """
     window = _Window(work, engine, progress)
     try:
@@ -146,7 +152,8 @@ def run_rows(work: Work, engine: Any, task: ChunkTask, progress: ChunkProgress) 
         window.abandon()
         raise
     results = window.results
-    assert len(results) == task.chunk.rows, f"{len(results)} results for {task.chunk.rows} rows"
+    if len(results) != task.chunk.rows:
+        raise _changed(task.chunk.files[0].source)
     return [results[place] for place in range(len(results))]
 
 
@@ -240,6 +247,12 @@ def _work_rows(work: Work, task: ChunkTask) -> Iterator[WorkRow]:
     rows = read_rows(path, chunk.start, chunk.stop, offset=task.offset, columns=task.columns)
     for row in rows:
         yield work.prepare(row, path, source, task.content)
+    if is_local(path) and os.path.getsize(path) != chunk.files[0].size:
+        raise _changed(source)
+
+
+def _changed(source: str) -> InputChangedError:
+    return InputChangedError(f"{source} was changed while it was read: put it back as it was")
 
 
 def _increase(name: str, amount: int | float) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from headrace.engines.llm import LLM, RequestOutput
 from headrace.pipelines import GenerateConfig, InputError, OutputError, RunError, run_generate
 from headrace.pipelines.generate import GenerateWork
 from headrace.pipelines.in_flight import IN_FLIGHT
+from headrace.pipelines.output_directory import claim_output
 from headrace.pipelines.run import run_work
+from headrace.pipelines.scans import TableRow
 from headrace.pipelines.work import WorkRow
 
 MakePrompts = Callable[[int], Path]
@@ -63,7 +65,7 @@ def test_every_prompt_gets_one_row_and_the_run_is_described(
     assert IN_FLIGHT.tallies(str(output)) == {}
 
     names = sorted(path.name for path in (output / "__run").iterdir())
-    assert names == ["_SUCCESS", "metrics.parquet", "run.json", "tmp"]
+    assert names == ["_SUCCESS", "lock", "metrics.parquet", "run.json", "tmp"]
     metrics = pq.read_table(output / "__run" / "metrics.parquet").to_pylist()
     assert [(row["start"], row["stop"], row["rows"]) for row in metrics] == [
         (0, 5, 5),
@@ -228,6 +230,7 @@ def test_what_cannot_work_is_refused_in_one_line_before_the_run(
         (ConfigError, "max_model_len is 4096", make_config(tiny_llm, source, new, max_model_len=4096)),
         (InputError, "top_p", make_config(tiny_llm, source, new, top_p=1.5)),
         (InputError, "page_size", make_config(tiny_llm, source, new, page_size=3)),
+        (ConfigError, "token id 2000000 ", make_config(tiny_llm, source, new, stop_token_ids=(2_000_000,))),
     ]
     for kind, words, config in cases:
         with pytest.raises(kind, match=words) as caught:
@@ -235,6 +238,25 @@ def test_what_cannot_work_is_refused_in_one_line_before_the_run(
         assert "\n" not in str(caught.value)
     assert not new.exists()
     assert [path.name for path in occupied.iterdir()] == ["thesis.txt"]
+
+
+def test_two_runs_do_not_write_into_one_directory_at_a_time(
+    tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path
+):
+    config = make_config(tiny_llm, make_prompts(4), tmp_path / "out")
+    with (
+        claim_output(str(tmp_path / "out")),
+        pytest.raises(OutputError, match="another run is writing to"),
+    ):
+        run_generate(config)
+    assert run_generate(config).rows == 4
+
+
+def test_values_that_are_odd_for_their_column_are_kept(tiny_llm: str, tmp_path: Path):
+    source = tmp_path / "table.jsonl"
+    source.write_text('{"prompt": "a", "v": 9007199254740993}\n{"prompt": "b", "v": 1.5}\n')
+    run_generate(make_config(tiny_llm, source, tmp_path / "out", keep_columns=("v",)))
+    assert [row["v"] for row in read_rows(tmp_path / "out")] == [2.0**53, 1.5]
 
 
 class ClosedEngineWork(GenerateWork):
@@ -262,6 +284,24 @@ def test_a_row_that_fails_in_an_unknown_way_does_not_stop_the_rest(
     summary = run_work(OddRowWork(config=make_config(tiny_llm, make_prompts(4), output)))
     assert summary.errors_by_kind == {"unexpected": 1}
     assert [row["error"] for row in read_rows(output)] == [None, None, "KeyError: 'odd'", None]
+
+
+class ChangedInputWork(GenerateWork):
+    """The job whose input grows while it is read."""
+
+    def prepare(self, row: TableRow, path: str, source: str, content: Sequence[str]) -> WorkRow:
+        with open(path, "a") as file:
+            file.write('{"prompt": "more"}\n')
+        return super().prepare(row, path, source, content)
+
+
+def test_an_input_that_changes_while_it_is_read_ends_the_run_by_name(
+    tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path
+):
+    config = make_config(tiny_llm, make_prompts(4), tmp_path / "out")
+    with pytest.raises(RunError, match=r"prompts\.jsonl was changed while it was read"):
+        run_work(ChangedInputWork(config=config))
+    assert not list((tmp_path / "out").glob("part-*"))
 
 
 def test_a_dead_engine_ends_the_run_with_what_is_missing(
