@@ -14,7 +14,6 @@ from headrace.engines.whisper.longform import WindowText, segments_of, text_of
 from headrace.engines.whisper.quality import (
     Attempt,
     best_attempt,
-    is_digital_silence,
     is_silent,
     quality_flags,
     retry_temperature,
@@ -34,6 +33,8 @@ class WindowedRequest:
     """The audio."""
     windows: Sequence[Window]
     """Its windows, in order."""
+    silent: frozenset[int]
+    """Numbers of the windows that hold digital silence: they are not decoded."""
     language: str | None
     """Code; None: to be detected."""
     task: str
@@ -100,12 +101,10 @@ class WhisperCore:
         self.counters["requests"] += 1
         self.counters["audio_seconds"] += request.recording.duration_s
         for index in range(len(request.windows)):
-            decode = Decode(progress, index)
-            if is_digital_silence(decode.waveform, self._config.silence_dbfs):
-                progress.num_left -= 1
-                self.counters["silent_windows"] += 1
-            else:
-                self._waiting.append(decode)
+            if index not in request.silent:
+                self._waiting.append(Decode(progress, index))
+        progress.num_left -= len(request.silent)
+        self.counters["silent_windows"] += len(request.silent)
         if progress.num_left == 0:
             self._silent.append(progress)
 

@@ -1,6 +1,7 @@
 """The Whisper engine's public face."""
 
 import dataclasses
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,10 @@ from headrace.engines.whisper.config import ReturnTimestamps, Stride, Transcribe
 from headrace.engines.whisper.core import WhisperCore, WindowedRequest
 from headrace.engines.whisper.loading import load
 from headrace.engines.whisper.options import ResolvedOptions, resolve
+from headrace.engines.whisper.quality import is_digital_silence
 from headrace.engines.whisper.results import Transcription
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_CONFIG = WhisperConfig()
 DEFAULT_OPTIONS = TranscribeOptions()
@@ -169,6 +173,13 @@ class WhisperEngine:
             request_id=request_id,
             recording=recording,
             windows=windows,
+            silent=frozenset(
+                number
+                for number, window in enumerate(windows)
+                if is_digital_silence(
+                    recording.waveform[window.start : window.stop], self.config.silence_dbfs
+                )
+            ),
             language=resolved.language,
             task=resolved.task,
             timestamps=resolved.timestamps,
@@ -187,16 +198,26 @@ class WhisperEngine:
         submitted_at: float,
     ) -> None:
         """Passes the outcome of the audio thread, then that of the driver, on to the caller's future."""
-        error = prepared.exception()
-        if error is None:
-            prepared.result().add_done_callback(lambda done: _copy(done, future))
-        elif isinstance(error, AudioError | RequestError):
-            latency_s = time.monotonic() - submitted_at
-            future.set_result(
-                Transcription(request_id=request_id, error=RowError.of(error), latency_s=latency_s)
-            )
+
+        def settle(done: "Future[Transcription]") -> None:
+            error = done.exception()
+            if error is None:
+                future.set_result(done.result())
+            elif isinstance(error, EngineError):
+                future.set_exception(error)
+            else:
+                future.set_result(
+                    Transcription(
+                        request_id=request_id,
+                        error=_row_error(error),
+                        latency_s=time.monotonic() - submitted_at,
+                    )
+                )
+
+        if prepared.exception() is None:
+            prepared.result().add_done_callback(settle)
         else:
-            future.set_exception(error)
+            settle(cast("Future[Transcription]", prepared))
 
 
 def as_dict(result: Transcription) -> dict[str, Any]:
@@ -241,9 +262,9 @@ def _row_options(source: AudioSource) -> TranscribeOptions:
     return TranscribeOptions(language=source.get("language"), task=source.get("task"))
 
 
-def _copy(done: "Future[Transcription]", future: "Future[Transcription]") -> None:
-    error = done.exception()
-    if error is None:
-        future.set_result(done.result())
-    else:
-        future.set_exception(error)
+def _row_error(error: BaseException) -> RowError:
+    """The error that a row carries; another's fault is logged with its trace."""
+    if isinstance(error, AudioError | RequestError):
+        return RowError.of(error)
+    logger.error("a recording could not be prepared", exc_info=error)
+    return RowError("internal", f"{type(error).__name__} while the audio was prepared: this is our fault")

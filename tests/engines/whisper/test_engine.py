@@ -148,6 +148,12 @@ def test_a_row_that_the_model_cannot_do_is_a_row_error(tiny_en: WhisperEngine, j
     assert results[1]["text"] == JFK
 
 
+def test_an_id_in_use_is_a_row_error(tiny_en: WhisperEngine, jfk: np.ndarray):
+    first, second = (tiny_en.submit(jfk, request_id="twice") for _ in range(2))
+    errors = [future.result().error for future in (first, second)]
+    assert [error.kind for error in errors if error is not None] == ["duplicate"]
+
+
 def test_a_config_that_the_model_cannot_do_is_refused(whisper_tiny_checkpoint: Checkpoint):
     for config in (
         WhisperConfig(language="de"),
