@@ -66,12 +66,21 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
       OSError: there is no such file, or it cannot be read.
       pyarrow.ArrowException: it is not a Parquet file.
     """
-    if is_local(path):
+    if is_local(path) and _is_utf8(path):
         with pq.ParquetFile(path, buffer_size=_READ_BUFFER_BYTES) as parquet:
             yield parquet
     else:
         with open_input(path) as file, pq.ParquetFile(file, buffer_size=_READ_BUFFER_BYTES) as parquet:
             yield parquet
+
+
+def _is_utf8(path: str) -> bool:
+    """Whether Arrow can open a path by its name: a file's name may hold any bytes, which Python keeps."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_bytes(path: str) -> bytes:

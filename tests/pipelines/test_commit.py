@@ -56,6 +56,12 @@ def test_a_part_is_written_with_its_footer_and_nothing_is_left_over(tmp_path: Pa
     assert list(Path(scratch_directory(str(tmp_path))).iterdir()) == []
 
 
+def test_a_directory_whose_name_is_not_utf_8_holds_parts_like_another(tmp_path: Path):
+    output = f"{tmp_path}/\udce9"  # the one byte e9, as Python reads it from the file system
+    write_part(output, ROWS, generate_schema(), make_footer())
+    assert read_footer(output, CHUNK.part_name) == make_footer()
+
+
 def test_a_part_of_other_rows_or_another_fingerprint_is_not_the_chunks(tmp_path: Path):
     footer = make_footer()
     assert not is_part_of(None, CHUNK)
