@@ -59,7 +59,7 @@ class PromptTokenizer:
         except Exception as error:
             # Templates are programs: they raise jinja2 errors, or TypeError and KeyError of their own.
             raise RequestError(
-                f"the chat template refused the messages ({type(error).__name__})", kind="template"
+                f"the chat template refused the messages: {type(error).__name__}: {error}", kind="template"
             ) from error
         return str(rendered)
 

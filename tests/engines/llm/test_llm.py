@@ -76,3 +76,12 @@ def test_closing_twice_is_fine_and_using_it_after_is_an_engine_error(tiny_model)
     llm.close()
     with pytest.raises(EngineError):
         llm.generate("ab", SHORT)
+
+
+def test_a_template_says_itself_why_it_refuses_messages(tiny_llm, monkeypatch):
+    template = "{% if messages|length % 2 == 0 %}{{ raise_exception('roles must alternate') }}{% endif %}a"
+    monkeypatch.setattr(tiny_llm._tokenizer._tokenizer, "chat_template", template)
+    turn = {"role": "user", "content": "b"}
+    good, bad = tiny_llm.chat([[turn], [turn, turn]], SHORT)
+    assert good.error is None
+    assert "roles must alternate" in bad.error.message
