@@ -116,11 +116,6 @@ class Driver(Generic[RequestT, OutputT]):
         self._inbox.put(_wake if drain else lambda: self._fail(stopped))
         self._thread.join()
 
-    @property
-    def num_in_flight(self) -> int:
-        """Requests that the engine has and has not finished."""
-        return len(self._futures)
-
     def _wait_for_room(self, timeout_s: float | None) -> None:
         self._check_alive()
         wait_s = _POLL_S if timeout_s is None else min(_POLL_S, timeout_s)

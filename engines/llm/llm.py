@@ -125,10 +125,6 @@ class LLM:
         """Drops a request that is not finished; its output carries an error of kind `aborted`."""
         self._driver.abort(request_id)
 
-    def count_tokens(self, prompt: Prompt, *, chat: bool = False, system: str | None = None) -> int:
-        """Tokens of a prompt as the model would see it."""
-        return len(self._encode(prompt, chat=chat, system=system))
-
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and the seconds that loading took."""
         return {**self._engine.metrics(), "load_s": self._load_s}

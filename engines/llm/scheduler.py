@@ -31,14 +31,6 @@ class Scheduler:
         self._running: list[Sequence] = []
         self.num_preemptions = 0
 
-    @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
-
     def has_work(self) -> bool:
         return bool(self._waiting or self._running)
 
