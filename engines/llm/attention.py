@@ -6,6 +6,7 @@ compiled program therefore serves every context length, and a row's result does 
 companions are: a segment that is masked in full adds an exact zero.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import jax
@@ -23,6 +24,20 @@ MASKED = -1e30
 
 
 Backend = Literal["xla", "native"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionRule:
+    """How the queries of a layer weigh its keys."""
+
+    scale: float
+    """Factor of the scores, before the cap."""
+    window: int | None = None
+    """Tokens that a query sees, itself included; all before it where None."""
+    soft_cap: float | None = None
+    """Scores become soft_cap * tanh(score / soft_cap); as they are where None."""
+
+
 LANES = 16
 """The native kernel takes head and page sizes that are multiples of this."""
 
@@ -50,6 +65,7 @@ def paged_attention(
     cache: LayerCache,
     page_table: Int[Array, "N P"],
     positions: Int[Array, "N C"],
+    rule: AttentionRule,
     backend: Backend,
 ) -> Float[Array, "N C H D"]:
     """Causal attention of N blocks of C query tokens, each block over the pages of its own row.
@@ -57,9 +73,8 @@ def paged_attention(
     `page_table` holds the row's pages in order of position; P times the page size is a multiple of the
     segment length. `positions` are those of the queries in their rows, rising within a block but for
     padding, which is at -1 and gives zeros. The keys and values of the queries themselves must be in the
-    cache already. Scores are scaled by the root of D. Returns float32.
+    cache already. Returns float32.
     """
-    scale = queries.shape[-1] ** -0.5
     if backend == "native":
         return jax.ffi.ffi_call(native.PAGED_ATTENTION, jax.ShapeDtypeStruct(queries.shape, jnp.float32))(
             queries.astype(jnp.float32),
@@ -67,9 +82,11 @@ def paged_attention(
             cache.values,
             page_table,
             positions,
-            scale=np.float32(scale),
+            scale=np.float32(rule.scale),
+            window=np.int64(rule.window or 0),
+            soft_cap=np.float32(rule.soft_cap or 0.0),
         )
-    return _attend_in_xla(queries, cache, page_table, positions, scale)
+    return _attend_in_xla(queries, cache, page_table, positions, rule)
 
 
 def _attend_in_xla(
@@ -77,7 +94,7 @@ def _attend_in_xla(
     cache: LayerCache,
     page_table: Int[Array, "N P"],
     positions: Int[Array, "N C"],
-    scale: float,
+    rule: AttentionRule,
 ) -> Float[Array, "N C H D"]:
     num_blocks, block_len, num_heads, head_dim = queries.shape
     num_kv_heads, page_size = cache.values.shape[1:3]
@@ -103,8 +120,13 @@ def _attend_in_xla(
         peak, total, weighted = carry
         scores = jnp.einsum("nkqd,nkds->nkqs", grouped, read_keys(index), preferred_element_type=jnp.float32)
         context = index * SEGMENT_TOKENS + jnp.arange(SEGMENT_TOKENS, dtype=jnp.int32)
-        visible = (context[None, None, :] <= row_positions[:, :, None])[:, None]
-        scores = jnp.where(visible, scores * scale, MASKED)
+        distance = row_positions[:, :, None] - context[None, None, :]
+        visible = distance >= 0 if rule.window is None else (distance >= 0) & (distance < rule.window)
+        visible = visible[:, None]
+        scores = scores * rule.scale
+        if rule.soft_cap is not None:
+            scores = rule.soft_cap * jnp.tanh(scores / rule.soft_cap)
+        scores = jnp.where(visible, scores, MASKED)
         new_peak = jnp.maximum(peak, jnp.max(scores, axis=-1))
         weights = jnp.where(visible, jnp.exp(scores - new_peak[..., None]), 0.0)
         decay = jnp.exp(peak - new_peak)
@@ -125,7 +147,15 @@ def _attend_in_xla(
         jnp.zeros(shape, jnp.float32),
         jnp.zeros((*shape, head_dim), jnp.float32),
     )
-    _, total, weighted = jax.lax.fori_loop(0, num_segments, add_segment, start)
+    _, total, weighted = jax.lax.fori_loop(_first_segment(positions, rule), num_segments, add_segment, start)
     mixed = weighted / jnp.maximum(total, jnp.finfo(jnp.float32).tiny)[..., None]
     mixed = mixed.reshape(num_blocks, num_kv_heads, group, block_len, head_dim).transpose(0, 3, 1, 2, 4)
     return mixed.reshape(num_blocks, block_len, num_heads, head_dim)
+
+
+def _first_segment(positions: Int[Array, "N C"], rule: AttentionRule) -> Int[Array, ""]:
+    """The first segment that any query sees."""
+    if rule.window is None:
+        return jnp.int32(0)
+    lowest = jnp.min(jnp.where(positions < 0, jnp.iinfo(jnp.int32).max, positions))
+    return jnp.maximum(lowest - rule.window + 1, 0) // SEGMENT_TOKENS

@@ -8,6 +8,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from headrace.engines.llm.attention import AttentionRule
 from headrace.engines.llm.config import ModelConfig, RopeConfig
 from headrace.engines.llm.kv_cache import KVCache, LayerCache
 
@@ -22,6 +23,7 @@ class Attend(Protocol):
         keys: Float[Array, "T K D"],
         values: Float[Array, "T K D"],
         cache: LayerCache,
+        rule: AttentionRule,
     ) -> tuple[Float[Array, "T H D"], LayerCache]: ...
 
 
@@ -55,6 +57,7 @@ class DecoderLayer(nnx.Module):
 
     def __init__(self, config: ModelConfig, dtype: jnp.dtype) -> None:
         self.config = config
+        self.rule = AttentionRule(scale=config.head_dim**-0.5)
         hidden, inner = config.hidden_size, config.intermediate_size
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self.attention_norm = RMSNorm(hidden, config.norm_eps)
@@ -83,6 +86,7 @@ class DecoderLayer(nnx.Module):
             rotated[:, num_queries:].astype(dtype),
             qkv[:, num_queries + num_kv :].astype(dtype),
             cache,
+            self.rule,
         )
         residual = residual + self.output(mixed.reshape(num_tokens, num_queries * config.head_dim))
         gate, up = jnp.split(self.gate_up(self.mlp_norm(residual)), 2, axis=-1)

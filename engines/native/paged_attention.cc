@@ -8,7 +8,8 @@
 //   result     f32 [N, C, H, D]
 //
 // One task is one (block, kv head). The context is walked in tiles of 64 tokens with a running softmax, so
-// that a row's result depends on its own pages alone. Products and sums are float32. paged_attention.inc is
+// that a row's result depends on its own pages alone. A window of w > 0 hides keys w or more tokens back; a
+// soft cap of c > 0 makes a score c * tanh(score / c). Products and sums are float32. paged_attention.inc is
 // compiled once for each instruction set, and the machine's best is chosen at run time.
 
 #include <algorithm>
@@ -37,6 +38,7 @@ constexpr int kTileVectors = 4;
 constexpr int kTile = kLanes * kTileVectors;  // context tokens at a time
 constexpr int kGroup = 4;                     // queries at a time: 4 x 4 accumulators fill the registers
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr float kLeast = -1e30f;  // a peak where a whole tile is hidden
 
 typedef float Vector __attribute__((vector_size(4 * kLanes), aligned(4)));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4)));
@@ -51,7 +53,8 @@ struct Problem {
   const int32_t* positions;
   float* result;
   int64_t block_len, num_heads, num_kv_heads, head_dim, page_size, table_width;
-  float scale;
+  int64_t window;  // 0: none
+  float scale, soft_cap;  // soft_cap 0: none
 };
 
 // Running softmax of the queries of one task.
@@ -118,7 +121,7 @@ struct Tasks {
 
 ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::AnyBuffer keys,
                           ffi::AnyBuffer values, ffi::Buffer<ffi::S32> page_table,
-                          ffi::Buffer<ffi::S32> positions, float scale,
+                          ffi::Buffer<ffi::S32> positions, float scale, int64_t window, float soft_cap,
                           ffi::Result<ffi::Buffer<ffi::F32>> result) {
   const auto query_shape = queries.dimensions(), key_shape = keys.dimensions();
   auto tasks = std::make_shared<Tasks>();
@@ -126,7 +129,7 @@ ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, f
                     page_table.typed_data(), positions.typed_data(), result->typed_data(),
                     query_shape[1],          query_shape[2],         key_shape[1],
                     query_shape[3],          key_shape[3],           page_table.dimensions()[1],
-                    scale};
+                    window,                  scale,                  soft_cap};
   const bool is_halves = keys.element_type() == ffi::U16;
   tasks->attend = is_halves ? Choose<uint16_t>() : Choose<float>();
   if (!is_halves && keys.element_type() != ffi::F32)
@@ -153,4 +156,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadracePagedAttention, PagedAttention,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Attr<float>("scale")
+                                  .Attr<int64_t>("window")
+                                  .Attr<float>("soft_cap")
                                   .Ret<ffi::Buffer<ffi::F32>>());

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.engines import native
 from headrace.engines.errors import ConfigError
-from headrace.engines.llm.attention import SEGMENT_TOKENS, choose_backend, paged_attention
+from headrace.engines.llm.attention import SEGMENT_TOKENS, AttentionRule, choose_backend, paged_attention
 from headrace.engines.llm.kv_cache import LayerCache, write_pages
 
 NUM_PAGES = 1700
@@ -53,7 +53,11 @@ def make_case(shape, dtype, seed=0):
     return queries, keys, values, cache, jnp.asarray(table), jnp.asarray(positions)
 
 
-def dense_attention(queries, keys, values, positions):
+def rule_of(queries):
+    return AttentionRule(scale=queries.shape[-1] ** -0.5)
+
+
+def dense_attention(queries, keys, values, positions, window=None, soft_cap=None):
     num_blocks, block_len, num_heads, dim = queries.shape
     group = num_heads // keys.shape[2]
     result = np.zeros(queries.shape)
@@ -61,11 +65,13 @@ def dense_attention(queries, keys, values, positions):
         for token in range(block_len):
             length = int(positions[block, token]) + 1
             for head in range(num_heads):
-                k = keys[block, :length, head // group].astype(np.float64)
+                start = max(length - window, 0) if window else 0
+                k = keys[block, start:length, head // group].astype(np.float64)
                 scores = k @ queries[block, token, head] / np.sqrt(dim)
+                scores = soft_cap * np.tanh(scores / soft_cap) if soft_cap else scores
                 if length:
                     weights = np.exp(scores - scores.max())
-                    result[block, token, head] = weights @ values[block, :length, head // group]
+                    result[block, token, head] = weights @ values[block, start:length, head // group]
                     result[block, token, head] /= weights.sum()
     return result
 
@@ -74,7 +80,7 @@ def dense_attention(queries, keys, values, positions):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_float32_attention_equals_a_dense_softmax(shape, backend):
     queries, keys, values, cache, table, positions = make_case(shape, jnp.float32)
-    mixed = paged_attention(jnp.asarray(queries), cache, table, positions, backend)
+    mixed = paged_attention(jnp.asarray(queries), cache, table, positions, rule_of(queries), backend)
     np.testing.assert_allclose(mixed, dense_attention(queries, keys, values, positions), atol=3e-6)
 
 
@@ -82,18 +88,32 @@ def test_float32_attention_equals_a_dense_softmax(shape, backend):
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
 def test_bfloat16_pages_are_read_as_they_were_written(shape, backend):
     queries, keys, values, cache, table, positions = make_case(shape, jnp.bfloat16)
-    mixed = paged_attention(jnp.asarray(queries, jnp.bfloat16), cache, table, positions, backend)
+    mixed = paged_attention(
+        jnp.asarray(queries, jnp.bfloat16), cache, table, positions, rule_of(queries), backend
+    )
     # The XLA backend rounds the weights to bfloat16 (8 bits) before the second product.
     tolerance = 2e-6 if backend == "native" else 2e-2
     np.testing.assert_allclose(mixed, dense_attention(queries, keys, values, positions), atol=tolerance)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("window", "soft_cap"), [(1, None), (20, None), (300, 5.0), (None, 2.0)])
+def test_windows_and_soft_caps_equal_those_of_a_dense_softmax(window, soft_cap, backend):
+    queries, keys, values, cache, table, positions = make_case(SHAPES[1], jnp.float32)
+    rule = AttentionRule(scale=queries.shape[-1] ** -0.5, window=window, soft_cap=soft_cap)
+    mixed = paged_attention(jnp.asarray(queries), cache, table, positions, rule, backend)
+    expected = dense_attention(queries, keys, values, positions, window, soft_cap)
+    np.testing.assert_allclose(mixed, expected, atol=3e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_block_gives_the_same_bits_whatever_its_companions(backend):
     queries, _, _, cache, table, positions = make_case((6, 4, 4, 2, 16, 16), jnp.float32)
     order = jnp.asarray([5, 3, 0, 1, 4, 2])
-    mixed = paged_attention(jnp.asarray(queries), cache, table, positions, backend)
-    shuffled = paged_attention(jnp.asarray(queries)[order], cache, table[order], positions[order], backend)
+    mixed = paged_attention(jnp.asarray(queries), cache, table, positions, rule_of(queries), backend)
+    shuffled = paged_attention(
+        jnp.asarray(queries)[order], cache, table[order], positions[order], rule_of(queries), backend
+    )
     assert (np.asarray(mixed)[np.asarray(order)] == np.asarray(shuffled)).all()
 
 
@@ -105,7 +125,7 @@ def test_the_native_kernel_runs_inside_loops_and_on_many_threads():
     @jax.jit
     def run(queries):
         def step(_, total):
-            return total + paged_attention(queries, cache, table, positions, "native")
+            return total + paged_attention(queries, cache, table, positions, rule_of(queries), "native")
 
         return jax.lax.fori_loop(0, 50, step, jnp.zeros(queries.shape, jnp.float32))
 

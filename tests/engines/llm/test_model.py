@@ -8,12 +8,12 @@ import pytest
 
 from headrace.engines import native
 from headrace.engines.errors import ModelError
+from headrace.engines.llm.attend import attend_blocks
 from headrace.engines.llm.attention import Backend
 from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, max_blocks, pack_prefill, unpack_prefill
 from headrace.engines.llm.families import load_decoder, read_model_config
 from headrace.engines.llm.kv_cache import make_cache
 from headrace.engines.llm.request import LLMRequest, Sequence
-from headrace.engines.llm.runner import _attend_blocks
 from headrace.engines.llm.sampling_params import SamplingParams
 from tests.engines.llm.conftest import FLOAT32, GOLDEN, VARIANTS, open_golden
 
@@ -39,7 +39,7 @@ def all_logits(variant: str, prompt: list[int], backend: Backend = "xla") -> np.
     @jax.jit
     def run(cache, packed):
         rows, chunks = unpack_prefill(packed, sizes)
-        attend = partial(_attend_blocks, backend, rows, chunks)
+        attend = partial(attend_blocks, backend, rows, chunks)
         hidden, _ = decoder(chunks.tokens, chunks.positions, cache, attend)
         return decoder.logits(hidden)
 
