@@ -5,7 +5,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from headrace.engines.errors import EngineError, QueueFullError, RequestError
 
@@ -24,6 +24,11 @@ class Request(Protocol):
 class Output(Protocol):
     @property
     def request_id(self) -> str: ...
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is the request's last output."""
+        ...
 
 
 RequestT = TypeVar("RequestT", bound=Request)
@@ -44,7 +49,7 @@ class Engine(Protocol[RequestT_contra, OutputT]):
         ...
 
     def step(self) -> list[OutputT]:
-        """Runs one round of work and returns the outputs that it finished."""
+        """Runs one round of work and returns the outputs that it made, whole or growing ones."""
         ...
 
     def abort(self, request_id: str) -> None:
@@ -68,7 +73,7 @@ class Driver(Generic[RequestT, OutputT]):
         self._max_queue = max_queue
         self._room = threading.BoundedSemaphore(max_queue)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._futures: dict[str, Future[OutputT]] = {}
+        self._listeners: dict[str, _Listener[OutputT]] = {}
         self._thread = threading.Thread(target=self._run, name=f"headrace-{name}", daemon=True)
         self._state_lock = threading.Lock()
         self._stopping = False
@@ -82,8 +87,17 @@ class Driver(Generic[RequestT, OutputT]):
             if not self._thread.is_alive():
                 self._thread.start()
 
-    def submit(self, request: RequestT, *, timeout_s: float | None = None) -> "Future[OutputT]":
-        """A future of the request's output; blocks while the queue is full.
+    def submit(
+        self,
+        request: RequestT,
+        *,
+        on_output: Callable[[OutputT], None] | None = None,
+        timeout_s: float | None = None,
+    ) -> "Future[OutputT]":
+        """A future of the request's last output; blocks while the queue is full.
+
+        `on_output` gets those before it, in order, on the driver's thread: it must not block. Where it
+        raises, the request is dropped and the future raises the same.
 
         The future raises RequestError where the engine refuses the request, EngineError where the engine
         fails. `future.cancel()` has no effect once the engine has the request: call `abort`.
@@ -95,13 +109,14 @@ class Driver(Generic[RequestT, OutputT]):
         self._wait_for_room(timeout_s)
         future: Future[OutputT] = Future()
         future.add_done_callback(lambda _: self._room.release())
-        self._post(lambda: self._admit(request, future))
+        self._post(lambda: self._admit(request, _Listener(future, on_output)))
         return future
 
     def abort(self, request_id: str) -> None:
         """Drops a request; its future raises RequestError of kind `aborted` unless it has finished before."""
         self._check_alive()
-        self._post(lambda: self._drop(request_id))
+        reason = RequestError(f"request was aborted: {request_id}", kind="aborted")
+        self._post(lambda: self._drop(request_id, reason))
 
     def stop(self, *, drain: bool = True) -> None:
         """Ends the thread: after the work it has (`drain`), else at once with EngineError on the rest."""
@@ -147,7 +162,7 @@ class Driver(Generic[RequestT, OutputT]):
                 self._read_inbox(block=not self._engine.has_work())
                 if self._failure is None and self._engine.has_work():
                     for output in self._engine.step():
-                        self._futures.pop(output.request_id).set_result(output)
+                        self._hand_out(output)
                 elif self._stopping and self._inbox.empty():
                     self._fail(EngineError("the driver is stopped: no further requests are taken"))
         except Exception as error:
@@ -164,32 +179,45 @@ class Driver(Generic[RequestT, OutputT]):
             except queue.Empty:
                 return
 
-    def _admit(self, request: RequestT, future: "Future[OutputT]") -> None:
+    def _admit(self, request: RequestT, listener: "_Listener[OutputT]") -> None:
+        future = listener.future
         if self._failure is not None:
             future.set_exception(self._failure)
             return
-        if request.request_id in self._futures:
+        if request.request_id in self._listeners:
             future.set_exception(RequestError(f"request id in use: {request.request_id}", kind="duplicate"))
             return
         if not future.set_running_or_notify_cancel():
             return
-        self._futures[request.request_id] = future
+        self._listeners[request.request_id] = listener
         try:
             self._engine.add(request)
         except RequestError as error:
-            self._futures.pop(request.request_id).set_exception(error)
+            self._listeners.pop(request.request_id).future.set_exception(error)
 
-    def _drop(self, request_id: str) -> None:
-        future = self._futures.pop(request_id, None)
-        if future is not None:
+    def _hand_out(self, output: OutputT) -> None:
+        listener = self._listeners.get(output.request_id)
+        if listener is None:  # a growing output of a request whose listener has just failed
+            return
+        if output.finished:
+            self._listeners.pop(output.request_id).future.set_result(output)
+        elif listener.on_output is not None:
+            try:
+                listener.on_output(output)
+            except Exception as error:  # noqa: BLE001 - a listener's fault is its own request's alone
+                self._drop(output.request_id, error)
+
+    def _drop(self, request_id: str, reason: Exception) -> None:
+        listener = self._listeners.pop(request_id, None)
+        if listener is not None:
             self._engine.abort(request_id)
-            future.set_exception(RequestError(f"request was aborted: {request_id}", kind="aborted"))
+            listener.future.set_exception(reason)
 
     def _fail(self, failure: EngineError) -> None:
         self._failure = failure
-        while self._futures:
-            _, future = self._futures.popitem()
-            future.set_exception(failure)
+        while self._listeners:
+            _, listener = self._listeners.popitem()
+            listener.future.set_exception(failure)
 
     def _flush_inbox(self) -> None:
         while True:
@@ -198,6 +226,11 @@ class Driver(Generic[RequestT, OutputT]):
             except queue.Empty:
                 return
             message()
+
+
+class _Listener(NamedTuple, Generic[OutputT]):
+    future: "Future[OutputT]"
+    on_output: Callable[[OutputT], None] | None
 
 
 def _wake() -> None:

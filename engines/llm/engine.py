@@ -1,13 +1,13 @@
 """Scheduler and runner joined: requests in, finished outputs out."""
 
 import time
-from typing import NamedTuple
 
 from headrace.engines.errors import RequestError
 from headrace.engines.llm.batch import PrefillBatch, Sampled
 from headrace.engines.llm.config import EngineConfig
+from headrace.engines.llm.outputs import Ending, OutputWriter
 from headrace.engines.llm.page_pool import PagePool
-from headrace.engines.llm.request import CompletionOutput, FinishReason, LLMRequest, RequestOutput, Sequence
+from headrace.engines.llm.request import LLMRequest, RequestOutput, Sequence
 from headrace.engines.llm.runner import Runner
 from headrace.engines.llm.sampling_params import MAX_STOP_IDS
 from headrace.engines.llm.scheduler import Scheduler
@@ -28,13 +28,14 @@ class LLMEngine:
     ) -> None:
         self._runner = runner
         self._tokenizer = tokenizer
+        self._writer = OutputWriter(tokenizer)
         pool = PagePool(num_pages, config.page_size)
         self._scheduler = Scheduler(config, pool, max_model_len, runner.shapes.prefill_rows)
         self._counts = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
 
     def add(self, request: LLMRequest) -> None:
         """Queues a request; RequestError where it can never run."""
-        if len(self._stop_ids(request)) > MAX_STOP_IDS:
+        if len(self._tokenizer.stop_ids(request.params)) > MAX_STOP_IDS:
             raise RequestError(f"more than {MAX_STOP_IDS} stop token ids: give fewer", kind="params")
         self._scheduler.add(request)
 
@@ -47,9 +48,9 @@ class LLMEngine:
         return self._scheduler.has_work()
 
     def step(self) -> list[RequestOutput]:
-        """One dispatch, and the requests that it finished."""
+        """One dispatch, the outputs that it finished, and those that are wanted while they grow."""
         batch = self._scheduler.next_batch()
-        stop_ids = [self._stop_ids(sequence.request) for sequence in batch.sequences]
+        stop_ids = [self._writer.stop_ids(sequence) for sequence in batch.sequences]
         now_s = time.monotonic()
         for sequence in batch.sequences:
             if sequence.first_scheduled_s is None:
@@ -100,67 +101,20 @@ class LLMEngine:
             sequence.logprob += float(sampled.logprobs[row, :count].sum())
             if sequence.first_token_s is None:
                 sequence.first_token_s = now_s
-            ending = self._find_ending(sequence, num_before)
+            ending = self._writer.find_ending(sequence, num_before)
             if ending is None:
+                outputs.append(self._writer.growing(sequence))
                 continue
             surplus = sequence.num_outputs - ending.num_outputs
             if surplus:
                 sequence.logprob -= float(sampled.logprobs[row, count - surplus : count].sum())
             self._scheduler.finish(sequence)
-            outputs.append(self._output(sequence, ending, now_s))
-        return outputs
+            self._count(sequence, ending)
+            outputs.append(self._writer.finished(sequence, ending, now_s))
+        return [output for output in outputs if output is not None]
 
-    def _find_ending(self, sequence: Sequence, num_before: int) -> "_Ending | None":
-        """How the row ends, if it does; `num_before` of its outputs were there before the last dispatch."""
-        params = sequence.request.params
-        ids = sequence.output_ids
-        if params.stop:
-            for count in range(num_before + 1, len(ids) + 1):
-                text = self._tokenizer.decode(ids[:count])
-                found = [text.find(stop) for stop in params.stop if stop in text]
-                if found and count >= params.min_tokens:
-                    return _Ending(count, text[: min(found)], "stop")
-        if ids[-1] in self._stop_ids(sequence.request) and len(ids) >= max(params.min_tokens, 1):
-            return _Ending(len(ids), self._tokenizer.decode(ids), "stop")
-        if sequence.num_remaining == 0:
-            return _Ending(len(ids), self._tokenizer.decode(ids), "length")
-        return None
-
-    def _output(self, sequence: Sequence, ending: "_Ending", now_s: float) -> RequestOutput:
-        request = sequence.request
+    def _count(self, sequence: Sequence, ending: Ending) -> None:
         self._counts["requests"] += 1
         self._counts["prompt_tokens"] += sequence.num_prompt
         self._counts["cached_tokens"] += sequence.num_cached
         self._counts["completion_tokens"] += ending.num_outputs
-        assert sequence.first_scheduled_s is not None
-        assert sequence.first_token_s is not None
-        completion = CompletionOutput(
-            index=0,
-            text=ending.text,
-            token_ids=tuple(sequence.output_ids[: ending.num_outputs]),
-            finish_reason=ending.reason,
-            cumulative_logprob=sequence.logprob,
-            seed=None if request.params.is_greedy else request.seed,
-        )
-        return RequestOutput(
-            request_id=request.request_id,
-            prompt_token_ids=request.prompt_token_ids,
-            outputs=(completion,),
-            quality_flags=request.quality_flags,
-            cached_tokens=sequence.num_cached,
-            queue_s=sequence.first_scheduled_s - request.submit_time_s,
-            ttft_s=sequence.first_token_s - request.submit_time_s,
-            latency_s=now_s - request.submit_time_s,
-        )
-
-    def _stop_ids(self, request: LLMRequest) -> tuple[int, ...]:
-        """Tokens that end the request's text."""
-        params = request.params
-        eos = () if params.ignore_eos else self._tokenizer.eos_token_ids
-        return tuple(dict.fromkeys((*eos, *params.stop_token_ids)))
-
-
-class _Ending(NamedTuple):
-    num_outputs: int
-    text: str
-    reason: FinishReason

@@ -4,9 +4,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.engines.errors import RowError
+from headrace.engines.llm.output_text import OutputText
 from headrace.engines.llm.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length"]
+OutputKind = Literal["final", "cumulative", "delta"]
+"""final: one output, at the end; cumulative: one a dispatch, of the text so far; delta: of the new text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +24,8 @@ class LLMRequest:
     """How to decode it."""
     seed: int
     """Seed of its draws; unused where the params are greedy."""
+    output_kind: OutputKind = "final"
+    """Whether outputs come while the text grows, and what they hold."""
     quality_flags: tuple[str, ...] = ()
     """What happened to the prompt before, e.g. `prompt_truncated`."""
     submit_time_s: float
@@ -34,20 +39,22 @@ class CompletionOutput:
     index: int
     """Number of the sample, from 0."""
     text: str
-    """The text, without special tokens and without what ended it."""
+    """The text, without special tokens and without what ended it; of a delta, the new part alone."""
     token_ids: tuple[int, ...]
-    """The tokens, an end-of-text or stop token included."""
-    finish_reason: FinishReason
-    """stop: a stop token or string; length: max_tokens or the context length."""
+    """The tokens, an end-of-text or stop token included; of a delta, the new ones alone."""
+    finish_reason: FinishReason | None
+    """stop: a stop token or string; length: max_tokens or the context length; None: it still grows."""
+    stop_reason: int | str | None = None
+    """The stop string or stop token that ended the text; None where it ended otherwise, or at end-of-text."""
     cumulative_logprob: float
-    """Sum of the tokens' log-probabilities under the unfiltered model (natural log)."""
+    """Sum of all its tokens' log-probabilities so far under the unfiltered model (natural log)."""
     seed: int | None
     """Seed of the draws, in 0 .. 2**63 - 1; None where greedy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestOutput:
-    """Everything about one finished request: either outputs or an error."""
+    """Everything about one request: either outputs or an error."""
 
     request_id: str
     """The request's name."""
@@ -57,6 +64,8 @@ class RequestOutput:
     """The texts; empty where `error` is set."""
     error: RowError | None = None
     """Why the request failed; None where it did not."""
+    finished: bool = True
+    """Whether this is the request's last output; False only where outputs come while the text grows."""
     quality_flags: tuple[str, ...] = ()
     """`prompt_truncated` where the prompt was cut to fit."""
     cached_tokens: int = 0
@@ -66,7 +75,7 @@ class RequestOutput:
     ttft_s: float | None = None
     """Seconds from submission to the first token on the host."""
     latency_s: float | None = None
-    """Seconds from submission to the finish."""
+    """Seconds from submission to the finish; None before it."""
 
     @property
     def text(self) -> str:
@@ -80,6 +89,10 @@ class Sequence:
 
     request: LLMRequest
     tokens: list[int]
+    text: OutputText | None = None
+    """The text as it grows, where somebody looks at it before the end: a stop string or a reader."""
+    num_read: int = 0
+    """Output tokens that were given out in deltas."""
     max_total: int
     """Tokens at which it ends: the prompt's plus max_tokens, or the context length."""
     num_computed: int = 0

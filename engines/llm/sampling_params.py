@@ -33,10 +33,14 @@ class SamplingParams:
     """Seed of the row's draws; where None, derived from the job seed and the row's id."""
     stop: str | Sequence[str] = ()
     """The text ends before the first of these strings."""
+    include_stop_str_in_output: bool = False
+    """The text keeps the stop string, or the stop token's text, that ended it."""
     stop_token_ids: Sequence[int] = ()
     """Tokens that end the text, beside the model's own."""
     ignore_eos: bool = False
     """The model's end-of-text tokens do not end the text."""
+    skip_special_tokens: bool = True
+    """Special tokens are left out of the text."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))

@@ -6,6 +6,8 @@ from typing import Any
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ModelError, RequestError
 from headrace.engines.llm.config import EngineConfig, Overlong
+from headrace.engines.llm.detokenizer import Detokenizer, Vocabulary
+from headrace.engines.llm.sampling_params import SamplingParams
 
 Message = Mapping[str, Any]
 
@@ -17,6 +19,7 @@ class PromptTokenizer:
         self._tokenizer = checkpoint.tokenizer()
         # The tokenizer of transformers changes its own state with each call; the one below it does not.
         self._backend = self._tokenizer.backend_tokenizer
+        self._vocabulary = Vocabulary(self._backend)
         self._bos_token_id = config.bos_token_id
         self.eos_token_ids = config.eos_token_ids or _find_eos(checkpoint, self._tokenizer)
 
@@ -63,9 +66,18 @@ class PromptTokenizer:
             ) from error
         return str(rendered)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of output tokens, special tokens left out."""
-        return self._backend.decode(list(token_ids), skip_special_tokens=True)
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of output tokens."""
+        return self._vocabulary.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
+        """What turns one row's output tokens into text as they come."""
+        return self._vocabulary.detokenizer(skip_special_tokens=skip_special_tokens)
+
+    def stop_ids(self, params: SamplingParams) -> tuple[int, ...]:
+        """Tokens that end a text."""
+        eos = () if params.ignore_eos else self.eos_token_ids
+        return tuple(dict.fromkeys((*eos, *params.stop_token_ids)))
 
 
 def fit_prompt(token_ids: list[int], max_tokens: int, overlong: Overlong) -> tuple[list[int], bool]:

@@ -65,3 +65,8 @@ class Transcription:
     """Seconds from submit to the first window in the encoder."""
     latency_s: float = 0.0
     """Seconds from submit to the finish."""
+
+    @property
+    def finished(self) -> bool:
+        """True: a recording has one result, at its end."""
+        return True

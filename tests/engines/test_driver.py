@@ -18,6 +18,7 @@ class Double:
 class Doubled:
     request_id: str
     number: int
+    finished: bool = True
 
 
 class Doubler:

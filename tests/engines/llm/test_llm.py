@@ -85,3 +85,35 @@ def test_a_template_says_itself_why_it_refuses_messages(tiny_llm, monkeypatch):
     good, bad = tiny_llm.chat([[turn], [turn, turn]], SHORT)
     assert good.error is None
     assert "roles must alternate" in bad.error.message
+
+
+def test_what_ends_a_text_is_kept_only_where_that_is_asked_for(tiny_llm):
+    long = SamplingParams(max_tokens=24, ignore_eos=True)
+    whole = tiny_llm.generate("abc", long).outputs[0]
+    stop, token = whole.text[4:7], whole.token_ids[6]
+    for changes, ending, reason in [({"stop": stop}, stop, stop), ({"stop_token_ids": (token,)}, "", token)]:
+        without = tiny_llm.generate("abc", replace(long, **changes)).outputs[0]
+        kept = tiny_llm.generate("abc", replace(long, **changes, include_stop_str_in_output=True)).outputs[0]
+        assert without.token_ids == kept.token_ids
+        assert without.stop_reason == kept.stop_reason == reason
+        assert kept.text == without.text + (ending or tiny_llm._tokenizer.decode([token]))
+
+
+def test_a_stop_string_before_min_tokens_does_not_cut(tiny_llm):
+    whole = tiny_llm.generate("abc", SamplingParams(max_tokens=24, ignore_eos=True)).outputs[0]
+    params = SamplingParams(max_tokens=24, ignore_eos=True, stop=whole.text[2], min_tokens=23)
+    kept = tiny_llm.generate("abc", params).outputs[0]
+    assert len(kept.token_ids) >= 23
+    assert kept.text.startswith(whole.text[:20])
+
+
+def test_special_tokens_are_shown_only_where_that_is_asked_for(tiny_llm):
+    params = SamplingParams(max_tokens=4, temperature=1.0, seed=0, ignore_eos=True)
+    for seed in range(20):
+        params = replace(params, seed=seed)
+        hidden = tiny_llm.generate("ab", params).outputs[0]
+        shown = tiny_llm.generate("ab", replace(params, skip_special_tokens=False)).outputs[0]
+        assert hidden.token_ids == shown.token_ids
+        has_special = any(token < 32 for token in hidden.token_ids)
+        assert ("<" in shown.text) >= has_special
+        assert has_special == (hidden.text != shown.text)
