@@ -7,7 +7,7 @@ from typing import Any, Literal
 from headrace.audio import cut_windows
 from headrace.engines.errors import ConfigError, ModelError
 
-Timestamps = Literal["none", "segment"]
+Timestamps = Literal["none", "segment", "word"]
 ReturnTimestamps = bool | str | None
 Stride = float | tuple[float, float] | None
 
@@ -29,7 +29,7 @@ class WhisperConfig:
     task: str | None = None
     """"transcribe" or "translate" (into English); None: the checkpoint's, else "transcribe"."""
     return_timestamps: ReturnTimestamps = None
-    """None, False, "none": text only; True, "segment": times of segments."""
+    """None, False, "none": text only; True, "segment": times of segments; "word": of words too."""
     is_multilingual: bool | None = None
     """Replaces the checkpoint's own statement; None: from the checkpoint."""
     dtype: str = "auto"
@@ -88,7 +88,7 @@ class TranscribeOptions:
     task: str | None = None
     """"transcribe" or "translate"."""
     return_timestamps: ReturnTimestamps = None
-    """False, "none": text only; True, "segment": times of segments."""
+    """False, "none": text only; True, "segment": times of segments; "word": of words too."""
     chunk_length_s: float | None = None
     """Seconds of a window, strides included."""
     stride_length_s: Stride = None
@@ -189,15 +189,15 @@ def timestamps_mode(value: ReturnTimestamps) -> Timestamps:
     """The mode that a `return_timestamps` argument names.
 
     Raises:
-      ValueError: an unknown mode, or "word", which is not there yet.
+      ValueError: an unknown mode.
     """
     if value in (None, False, "none"):
         return "none"
     if value in (True, "segment"):
         return "segment"
     if value == "word":
-        raise ValueError("return_timestamps is 'word', which this version cannot give yet: take 'segment'")
-    raise ValueError(f"return_timestamps is {value!r}: it must be False, 'none', True or 'segment'")
+        return "word"
+    raise ValueError(f"return_timestamps is {value!r}: it must be False, 'none', True, 'segment' or 'word'")
 
 
 def _first(value: Any, fallback: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headrace.audio import Recording, Window
+from headrace.audio import SAMPLE_RATE, Recording, Window
 from headrace.engines.whisper.config import Timestamps, WhisperConfig
 from headrace.engines.whisper.longform import WindowText, segments_of, text_of
 from headrace.engines.whisper.quality import (
@@ -21,6 +21,7 @@ from headrace.engines.whisper.quality import (
 from headrace.engines.whisper.results import Transcription
 from headrace.engines.whisper.runner import Finished, Job, Runner
 from headrace.engines.whisper.tokenizer import WhisperTokenizer
+from headrace.engines.whisper.words import TokenTimes, find_pauses, token_times
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +41,7 @@ class WindowedRequest:
     task: str
     """"transcribe" or "translate"."""
     timestamps: Timestamps
-    """"none" or "segment"."""
+    """"none", "segment" or "word"."""
     submitted_at: float
     """time.monotonic() of the submit."""
 
@@ -50,8 +51,8 @@ class Progress:
     """A request inside the engine."""
 
     request: WindowedRequest
-    texts: list[Attempt | None]
-    """The text of each window, None until there is one and where there is silence."""
+    texts: list[WindowText]
+    """What each window says; no attempt until there is one, and where there is silence."""
     num_left: int
     """Windows that are not done."""
     started_at: float | None = None
@@ -96,7 +97,8 @@ class WhisperCore:
         )
 
     def add(self, request: WindowedRequest) -> None:
-        progress = Progress(request, [None] * len(request.windows), len(request.windows))
+        texts = [WindowText(window, None) for window in request.windows]
+        progress = Progress(request, texts, len(request.windows))
         self._requests[request.request_id] = progress
         self.counters["requests"] += 1
         self.counters["audio_seconds"] += request.recording.duration_s
@@ -177,7 +179,9 @@ class WhisperCore:
             return None
         best = best_attempt(decode.attempts, self._config)
         if not is_silent(best, self._config):
-            decode.progress.texts[decode.index] = best
+            words = decode.progress.request.timestamps == "word"
+            times = self._token_times(decode, finished.job, best) if words else None
+            decode.progress.texts[decode.index] = WindowText(decode.window, best, times)
             decode.progress.flags.update(quality_flags(decode.attempts, best, self._config))
         decode.progress.num_left -= 1
         self._release(slot)
@@ -200,6 +204,18 @@ class WhisperCore:
             ended=finished.ended,
         )
 
+    def _token_times(self, decode: Decode, job: Job, attempt: Attempt) -> TokenTimes:
+        """Times of an attempt's tokens of text; the window's encoder output is still in its slot."""
+        special = self._tokenizer.special
+        task = decode.progress.request.task
+        prompt = special.prompt(attempt.language, task, with_timestamps=False)
+        text = [token for token in attempt.token_ids if special.is_text(token)]
+        attended = self._runner.align(job, [*prompt, *text, special.eot])
+        length_s = len(job.waveform) / SAMPLE_RATE
+        frames, probability = np.asarray(attended.frames), np.asarray(attended.probability)
+        times = token_times(frames, probability, len(prompt), len(text), length_s)
+        return times._replace(pauses_s=find_pauses(job.waveform))
+
     def _release(self, slot: int) -> None:
         del self._slots[slot]
         heapq.heappush(self._free, slot)
@@ -209,10 +225,9 @@ class WhisperCore:
 
     def _finish(self, progress: Progress) -> Transcription:
         request, now = progress.request, time.monotonic()
-        texts = [WindowText(*pair) for pair in zip(request.windows, progress.texts, strict=True)]
-        attempts = [attempt for attempt in progress.texts if attempt is not None]
+        attempts = [text.attempt for text in progress.texts if text.attempt is not None]
         language, probability = _language(attempts, request)
-        segments = segments_of(texts, self._tokenizer)
+        segments = segments_of(progress.texts, self._tokenizer)
         return Transcription(
             request_id=request.request_id,
             text=text_of(segments, language),

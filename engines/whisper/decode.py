@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree, Shaped, UInt32
 
 from headrace.audio import log_mel_batch
+from headrace.engines.whisper.alignment import Attended, Heads, Known, attend_to_frames
 from headrace.engines.whisper.config import ModelDims
 from headrace.engines.whisper.logit_rules import History, LogitRule, OnlyLanguages
 from headrace.engines.whisper.model import Context, LayerKV, WhisperModel
@@ -109,6 +110,8 @@ class Decoding:
     burst: int
     """Most steps of one dispatch."""
     seed: int
+    alignment_heads: Heads
+    """(layer, head) pairs whose cross-attention follows the audio."""
 
 
 def empty_slots(decoding: Decoding, dtype: jnp.dtype) -> Slots:
@@ -226,11 +229,16 @@ def programs(model: WhisperModel, decoding: Decoding) -> "Programs":
     def burst_program(params: PyTree, slots: Slots, min_active: Int32[Array, ""], num_rows: int) -> Slots:
         return decode_burst(nnx.merge(graph, params), slots, min_active, num_rows, decoding)
 
+    def align_program(params: PyTree, group: tuple[LayerKV, ...], known: Known) -> Attended:
+        decoder = nnx.merge(graph, params).decoder
+        return attend_to_frames(decoder, group, known, decoding.alignment_heads, decoding.special.eot)
+
     return Programs(
         params=params,
         admit=jax.jit(admit_program, donate_argnums=(1, 2)),
         burst=jax.jit(burst_program, donate_argnums=1, static_argnums=3),
         restart=jax.jit(restart, donate_argnums=0),
+        align=jax.jit(align_program),
     )
 
 
@@ -239,6 +247,7 @@ class Programs(NamedTuple):
     admit: Callable
     burst: Callable
     restart: Callable
+    align: Callable
 
 
 def _put_row(

@@ -11,6 +11,7 @@ import jax
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ConfigError
 from headrace.engines.precision import resolve_dtype
+from headrace.engines.whisper.alignment import alignment_heads
 from headrace.engines.whisper.config import ModelDims, TranscribeOptions, WhisperConfig
 from headrace.engines.whisper.decode import Decoding
 from headrace.engines.whisper.logit_rules import decoding_rules
@@ -100,6 +101,7 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
         # Where a burst begins depends on the rows beside, and the burst's own tokens are summed apart.
         burst=1 if config.deterministic else config.decode_burst,
         seed=config.seed,
+        alignment_heads=alignment_heads(generation.get("alignment_heads"), dims),
     )
     model = WhisperModel(Weights(checkpoint, dims, dtype), dims)
     return LoadedModel(model=model, tokenizer=tokenizer, decoding=decoding, defaults=defaults, config=config)

@@ -1,14 +1,17 @@
 """From the texts of a recording's windows to its segments."""
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headrace.audio import SAMPLE_RATE, Window
 from headrace.engines.whisper.merge import Overlap, TimedWord, find_seam
 from headrace.engines.whisper.quality import Attempt
-from headrace.engines.whisper.results import Segment
+from headrace.engines.whisper.results import Segment, Word
 from headrace.engines.whisper.tokenizer import UNSPACED_LANGUAGES, WhisperTokenizer
+from headrace.engines.whisper.words import Spoken, TokenTimes, around_pauses, with_punctuation
 
 TOLERANCE_SHARE = 0.2
 """How far two windows' estimates of a word's time may differ, as a share of the time that a piece of text
@@ -24,6 +27,8 @@ class WindowText(NamedTuple):
 
     window: Window
     attempt: Attempt | None
+    times: TokenTimes | None = None
+    """Times of the attempt's tokens of text, where they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +48,12 @@ class Piece:
 def segments_of(texts: Sequence[WindowText], tokenizer: WhisperTokenizer) -> tuple[Segment, ...]:
     """Segments of a recording in the order of time, overlaps merged, no end past the recording's."""
     merged: list[Piece] = []
-    for i, (window, attempt) in enumerate(texts):
+    for i, (window, attempt, times) in enumerate(texts):
         if attempt is None:
             continue
         new = _pieces(window, attempt, tokenizer)
+        if times is not None:
+            new = _with_times(new, times, window.start / SAMPLE_RATE)
         if i and texts[i - 1].window.stop > window.start:
             near = _split_off_near(merged, window)
             new = _join(near, new, _overlap(texts[i - 1].window, window, near + new))
@@ -94,6 +101,35 @@ def _timed(
     return tuple(timed)
 
 
+def _with_times(pieces: Sequence[Piece], times: TokenTimes, offset_s: float) -> list[Piece]:
+    """The pieces with the times of their own words."""
+    words = [word for piece in pieces for word in piece.words]
+    last = list(itertools.accumulate(len(word.token_ids) for word in words))
+    first = [0, *last[:-1]]
+    spoken = [Spoken(times.edges_s[a], times.edges_s[b]) for a, b in zip(first, last, strict=True)]
+    timed = []
+    for i, (start_s, end_s) in enumerate(around_pauses(spoken, times.pauses_s)):
+        timed.append(
+            replace(
+                words[i],
+                time_s=offset_s + (start_s + end_s) / 2,
+                start_s=offset_s + start_s,
+                end_s=offset_s + end_s,
+                probability=sum(times.probability[first[i] : last[i]]) / (last[i] - first[i]),
+            )
+        )
+    own = [timed[count - len(piece.words) : count] for piece, count in _counted(pieces)]
+    return [
+        replace(piece, words=tuple(words), start_s=words[0].start_s, end_s=words[-1].end_s)
+        for piece, words in zip(pieces, own, strict=True)
+    ]
+
+
+def _counted(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, int]]:
+    """Each piece with the number of words up to its end."""
+    return zip(pieces, itertools.accumulate(len(piece.words) for piece in pieces), strict=True)
+
+
 def _split_off_near(merged: list[Piece], window: Window) -> list[Piece]:
     """Takes the last pieces that may reach into a window off the list, so that each seam costs the same."""
     limit_s = window.start / SAMPLE_RATE - MAX_TOLERANCE_S
@@ -108,7 +144,11 @@ def _split_off_near(merged: list[Piece], window: Window) -> list[Piece]:
 def _overlap(left: Window, right: Window, pieces: Sequence[Piece]) -> Overlap:
     """What two neighbouring windows share."""
     start_s, stop_s = right.start / SAMPLE_RATE, left.stop / SAMPLE_RATE
-    lengths_s = [p.end_s - p.start_s for p in pieces if p.end_s > start_s and p.start_s < stop_s]
+    lengths_s = [
+        piece.end_s - piece.start_s
+        for piece in pieces
+        if piece.end_s > start_s and piece.start_s < stop_s and math.isnan(piece.words[0].start_s)
+    ]
     tolerance_s = TOLERANCE_SHARE * max(lengths_s, default=0.0)
     return Overlap(
         start_s=start_s,
@@ -172,5 +212,18 @@ def _segment(piece: Piece, tokenizer: WhisperTokenizer) -> Segment:
         no_speech_prob=attempt.no_speech_prob,
         compression_ratio=attempt.compression_ratio,
         temperature=attempt.temperature,
+        words=_words(piece),
         token_ids=piece.opening + ids + piece.closing,
     )
+
+
+def _words(piece: Piece) -> tuple[Word, ...]:
+    """The piece's words with their times inside it; () where the times are not known."""
+    if math.isnan(piece.words[0].start_s):
+        return ()
+    words, reached_s = [], piece.start_s
+    for word in piece.words:
+        start_s = min(max(word.start_s, reached_s), piece.end_s)
+        reached_s = min(max(word.end_s, start_s), piece.end_s)
+        words.append(Word(word.text, round(start_s, 3), round(reached_s, 3), round(word.probability, 4)))
+    return with_punctuation(words)

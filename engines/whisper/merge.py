@@ -1,5 +1,6 @@
 """Where one window's words end and the next window's begin, when the two overlap."""
 
+import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,12 @@ class TimedWord:
     """Its tokens."""
     time_s: float
     """Middle of the word, seconds from the recording's start."""
+    start_s: float = math.nan
+    """Start where it is known, else NaN."""
+    end_s: float = math.nan
+    """End where it is known, else NaN."""
+    probability: float = math.nan
+    """Mean probability of its tokens where it is known, else NaN."""
     key: str = field(init=False)
     """The word without case and punctuation; "" for punctuation alone."""
 

@@ -204,20 +204,23 @@ class Decoder(nnx.Module):
     ) -> tuple[Float32[Array, "B V"], tuple[LayerKV, ...]]:
         """Logits after one more token a row, the burst's step-th, and the burst's keys and values with it."""
         position = jnp.minimum(context.past_len + step, self.positions.shape[0] - 1)
-        x = self._embed(token) + self.positions[...][position]
+        x = self.embed(token) + self.positions[...][position]
         seen = jnp.arange(context.past[0].k.shape[2], dtype=jnp.int32)[None] < context.past_len[:, None]
         new = []
         for i, layer in enumerate(self.layers):
             groups = [group[i] for group in context.crosses]
             x, own = layer.step(x, Masked(*context.past[i], seen), groups, recent[i], step)
             new.append(own)
-        hidden = self.norm(x).astype(self.dtype)
-        logits = lax.dot_general(
-            hidden, self.embedding[...], (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
-        )
-        return logits, tuple(new)
+        return self.logits(x), tuple(new)
 
-    def _embed(self, token: Int32[Array, " B"]) -> Float32[Array, "B D"]:
+    def logits(self, x: Float32[Array, "B D"]) -> Float32[Array, "B V"]:
+        """Logits of the token after each hidden state."""
+        hidden = self.norm(x).astype(self.dtype)
+        contract = (((1,), (1,)), ((), ()))
+        return lax.dot_general(hidden, self.embedding[...], contract, preferred_element_type=jnp.float32)
+
+    def embed(self, token: Int32[Array, " B"]) -> Float32[Array, "B D"]:
+        """Embeddings of tokens, without their positions."""
         return from_storage(self.lookup[...][token]).astype(jnp.float32)
 
 

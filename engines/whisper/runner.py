@@ -10,7 +10,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.stages import Compiled
 
+from headrace.engines.buckets import growing_buckets, pick_bucket
+from headrace.engines.whisper.alignment import Attended, Known
 from headrace.engines.whisper.decode import (
     Arrival,
     Decoding,
@@ -62,7 +65,7 @@ class Finished(NamedTuple):
     sum_logprob: float
     no_speech_prob: float
     language_token: int
-    """The prompt's second token."""
+    """The prompt's token after <|startoftranscript|>."""
     language_prob: float
     temperature: float
     with_timestamps: bool
@@ -81,6 +84,7 @@ class Runner:
         self._slots = empty_slots(decoding, model.decoder.dtype)
         self._restarts: dict[int, float] = {}
         self._jobs: dict[int, Job] = {}
+        self._aligns: dict[int, Compiled] = {}
         self._compile(model)
 
     @property
@@ -106,6 +110,25 @@ class Runner:
         """Decodes the window of a slot again, with timestamps, from the next burst on."""
         self._restarts[job.slot] = temperature
         self._jobs[job.slot] = job
+
+    def align(self, job: Job, tokens: Sequence[int]) -> Attended:
+        """What known tokens look at in the window of a slot, which must not have been filled anew."""
+        buckets = growing_buckets(min(32, self._decoding.max_length), self._decoding.max_length)
+        padded = np.zeros(pick_bucket(buckets, len(tokens)), np.int32)
+        padded[: len(tokens)] = tokens
+        positions = -(-len(job.waveform) // 320)
+        known = Known(
+            tokens=jnp.asarray(padded),
+            num_tokens=jnp.int32(len(tokens)),
+            num_frames=jnp.int32(min(max(positions, 1), self._decoding.dims.num_frames)),
+            place=jnp.int32(job.slot % self._decoding.group_size),
+        )
+        group = self._slots.crosses[self.group_of(job.slot)]
+        if len(padded) not in self._aligns:
+            self._aligns[len(padded)] = self._jitted.align.lower(self._params, group, known).compile()
+            self.counters["compiles"] += 1
+        self.counters["dispatches"] += 1
+        return jax.device_get(self._aligns[len(padded)](self._params, group, known))
 
     def stop(self, slot: int) -> None:
         """Forgets a slot's row; it may run on until a new one takes its place."""
@@ -175,7 +198,7 @@ class Runner:
             ended=ended,
             sum_logprob=float(rows.sum_logprob[slot]),
             no_speech_prob=float(rows.no_speech_prob[slot]),
-            language_token=int(rows.tokens[slot, 1]),
+            language_token=int(rows.tokens[slot, job.prompt.index(self._decoding.special.sot) + 1]),
             language_prob=float(rows.language_prob[slot]),
             temperature=round(float(rows.temperature[slot]), 6),
             with_timestamps=bool(rows.with_timestamps[slot]),
@@ -184,7 +207,7 @@ class Runner:
     def _compile(self, model: WhisperModel) -> None:
         """Compiles every program for its one shape, side by side; a later compile is not possible."""
         started = time.monotonic()
-        jitted = programs(model, self._decoding)
+        self._jitted = jitted = programs(model, self._decoding)
         self._params = jitted.params
         silence = Job(slot=0, waveform=np.zeros(0, np.float32), prompt=(0,), with_timestamps=False, number=0)
         arrival = self._arrival([silence] * self.encoder_batch)

@@ -82,8 +82,6 @@ def test_recordings_in_any_form_give_the_same_rows(recordings: Path, tmp_path: P
 def test_options_that_the_engine_refuses_are_refused_before_the_run(recordings: Path, tmp_path: Path):
     with pytest.raises(InputError, match="stride"):
         run_transcribe(make_config(recordings, tmp_path / "out", chunk_length_s=10.0, stride_length_s=6.0))
-    with pytest.raises(InputError, match="word"):
-        run_transcribe(make_config(recordings, tmp_path / "out", return_timestamps="word"))
     with pytest.raises(ConfigError, match="knows English only"):
         run_transcribe(make_config(recordings, tmp_path / "out", language="de"))
     with pytest.raises(ModelError, match="model_type"):

@@ -31,15 +31,20 @@ def test_strides_that_leave_nothing_are_refused(chunk, stride):
 
 @pytest.mark.parametrize(
     ("value", "mode"),
-    [(None, "none"), (False, "none"), ("none", "none"), (True, "segment"), ("segment", "segment")],
+    [
+        (None, "none"),
+        (False, "none"),
+        ("none", "none"),
+        (True, "segment"),
+        ("segment", "segment"),
+        ("word", "word"),
+    ],
 )
-def test_timestamps_have_two_modes(value, mode: str):
+def test_timestamps_have_three_modes(value, mode: str):
     assert timestamps_mode(value) == mode
 
 
-def test_word_timestamps_are_refused_until_they_are_there():
-    with pytest.raises(ValueError, match="cannot give yet"):
-        TranscribeOptions(return_timestamps="word")
+def test_unknown_timestamps_are_refused():
     with pytest.raises(ValueError, match="must be"):
         TranscribeOptions(return_timestamps="char")
 
