@@ -9,6 +9,7 @@ from headrace.engines.errors import (
     RequestError,
     RowError,
 )
+from headrace.engines.serialization import Serializable
 
 __all__ = [
     "ConfigError",
@@ -19,4 +20,5 @@ __all__ = [
     "QueueFullError",
     "RequestError",
     "RowError",
+    "Serializable",
 ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.audio import HeadraceError
+from headrace.engines import Serializable
 
 DtypeName = Literal["auto", "bfloat16", "float32"]
 Overlong = Literal["error", "truncate-left", "truncate-right"]
@@ -26,7 +27,7 @@ class RunError(HeadraceError, RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig:
+class RunConfig(Serializable):
     """The options that both jobs have."""
 
     inputs: tuple[str, ...]

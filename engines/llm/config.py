@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.engines.errors import ConfigError
+from headrace.engines.serialization import Serializable
 
 RopeKind = Literal["default", "linear", "llama3"]
 Overlong = Literal["error", "truncate-left", "truncate-right"]
@@ -15,7 +16,7 @@ MAX_PAGE_SIZE = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RopeConfig:
+class RopeConfig(Serializable):
     """Rotary position embedding."""
 
     theta: float = 10_000.0
@@ -35,7 +36,7 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelConfig:
+class ModelConfig(Serializable):
     """Architecture of one decoder."""
 
     vocab_size: int
@@ -75,7 +76,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EngineConfig:
+class EngineConfig(Serializable):
     """How the engine runs a model."""
 
     dtype: str = "bfloat16"

@@ -8,13 +8,14 @@ from typing import Any
 
 from headrace.engines.errors import RequestError
 from headrace.engines.sampling import MIN_TEMPERATURE
+from headrace.engines.serialization import Serializable
 
 MAX_STOP_IDS = 16
 """Stop token ids of one row, end-of-text tokens included, that the device can watch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SamplingParams:
+class SamplingParams(Serializable):
     """Decoding parameters of one request; the defaults are greedy."""
 
     max_tokens: int = 256

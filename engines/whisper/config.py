@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from headrace.audio import cut_windows
 from headrace.engines.errors import ConfigError, ModelError
+from headrace.engines.serialization import Serializable
 
 Timestamps = Literal["none", "segment", "word"]
 ReturnTimestamps = bool | str | None
@@ -13,7 +14,7 @@ Stride = float | tuple[float, float] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WhisperConfig:
+class WhisperConfig(Serializable):
     """Settings of a Whisper engine that hold for every row, unless a call or a row says otherwise."""
 
     batch_size: int | None = None
@@ -80,7 +81,7 @@ class WhisperConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TranscribeOptions:
+class TranscribeOptions(Serializable):
     """What one call or one row asks for; None means: as the engine's config says."""
 
     language: str | None = None
@@ -116,7 +117,7 @@ class TranscribeOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelDims:
+class ModelDims(Serializable):
     """Dimensions of a Whisper model."""
 
     num_mels: int
