@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TypeVar
 
+from headrace.engines.config_fields import from_flat
 from headrace.jobs.beam_options import add_beam_options, check_beam_args
 from headrace.jobs.errors import UsageError
 from headrace.jobs.options import Parser, add_options, config_values
@@ -39,7 +40,7 @@ def read_arguments(
     beam_args = tuple(getattr(parsed, "beam_args", ()))
     check_beam_args(beam_args)
     try:
-        return config_class(**config_values(parsed, config_class)), beam_args
+        return from_flat(config_class, config_values(parsed, config_class)), beam_args
     except ValueError as error:
         raise UsageError(str(error)) from error
 

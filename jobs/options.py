@@ -29,12 +29,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_options(parser: argparse.ArgumentParser, config_class: type) -> None:
-    """Gives `parser` one option a field of `config_class`; fields that were not given stay absent."""
-    types_of = typing.get_type_hints(config_class)
-    help_of = field_docstrings(config_class)
-    for field in dataclasses.fields(config_class):
-        kind = types_of[field.name]
-        text = _help(help_of.get(field.name, ""), field)
+    """Gives `parser` one option a field of `config_class` or its parts; those not given stay absent."""
+    from headrace.engines.config_fields import flat_fields  # loads JAX, which `headrace --help` need not
+
+    for owner, field, kind in flat_fields(config_class):
+        text = _help(field_docstrings(owner).get(field.name, ""), field)
         if field.name == POSITIONAL:
             nargs = "+" if _is_required(field) else "*"
             parser.add_argument(field.name, nargs=nargs, metavar="INPUT", help=text)
@@ -50,11 +49,12 @@ def add_options(parser: argparse.ArgumentParser, config_class: type) -> None:
 
 
 def config_values(parsed: argparse.Namespace, config_class: type) -> dict[str, Any]:
-    """The keyword arguments for `config_class` that the command line gave."""
+    """The options of `config_class` that the command line gave."""
+    from headrace.engines.config_fields import flat_fields
+
     given = vars(parsed)
-    values = {
-        field.name: given[field.name] for field in dataclasses.fields(config_class) if field.name in given
-    }
+    names = [each.field.name for each in flat_fields(config_class)]
+    values = {name: given[name] for name in names if name in given}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 

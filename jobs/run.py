@@ -1,6 +1,5 @@
 """Both jobs as Python functions: the options of the command line as keyword arguments."""
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,12 +68,14 @@ def run_transcribe(
 
 
 def _config(config_class: type, paths: "_Paths", options: dict[str, Any]) -> Any:
-    known = [field.name for field in dataclasses.fields(config_class)]
+    from headrace.engines.config_fields import flat_fields, from_flat
+
+    known = [each.field.name for each in flat_fields(config_class)]
     for name in options:
         if name not in known:
             raise TypeError(f"{config_class.__name__} has no option {name}{nearest(name, known)}")
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    return config_class(**paths._asdict(), **values)
+    return from_flat(config_class, {**paths._asdict(), **values})
 
 
 class _Paths(NamedTuple):

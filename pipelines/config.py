@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from headrace.audio import HeadraceError
 from headrace.engines import Serializable
+from headrace.engines.config_fields import from_flat
+from headrace.engines.llm import CacheConfig, SchedulerConfig
+from headrace.engines.llm.engine_config import AttentionBackend
 
 DtypeName = Literal["auto", "bfloat16", "float32"]
 Overlong = Literal["error", "truncate-left", "truncate-right"]
@@ -100,20 +103,30 @@ class GenerateConfig(RunConfig):
     """Column of prompts or of chat messages (default: `prompt`, else `messages`)."""
     overlong: Overlong = "error"
     """What to do with a prompt that does not fit: fail the row, or cut its beginning or its end."""
-    max_num_seqs: int | None = None
-    """Most sequences that are decoded together (default: chosen by the engine)."""
-    max_model_len: int | None = None
-    """Most tokens of prompt and output together (default: the model's own limit, or what memory allows)."""
-    page_size: int | None = None
-    """Tokens in a page of the KV cache (default: chosen by the engine)."""
+    attention_backend: AttentionBackend = "auto"
+    """auto (the fastest that can run), native (C++ kernel, CPUs) or xla (runs everywhere)."""
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    """Which rows the engine works on together."""
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    """The engine's pages of keys and values."""
     with_columns: tuple[str, ...] = ()
     """Further columns of the results: token_ids, cumulative_logprob."""
+
+    @classmethod
+    def of(cls, **options: Any) -> "GenerateConfig":
+        """The config with these options, those of its parts `scheduler` and `cache` among them.
+
+        Raises:
+          TypeError: there is no such option.
+          ValueError: an option has a value that cannot be.
+        """
+        return from_flat(cls, options)
 
     def __post_init__(self) -> None:
         super(GenerateConfig, self).__post_init__()
         _require_choice("overlong", self.overlong, ("error", "truncate-left", "truncate-right"))
         _require_each("with", self.with_columns, ("token_ids", "cumulative_logprob"))
-        for name in ("max_tokens", "rows_per_part", "max_num_seqs", "max_model_len", "page_size"):
+        for name in ("max_tokens", "rows_per_part"):
             _require_positive(name, getattr(self, name))
         template_and_column = self.template is not None and self.prompt_column is not None
         _require(not template_and_column, "template and prompt_column exclude each other: give one of them")

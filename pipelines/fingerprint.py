@@ -1,10 +1,10 @@
 """What decides a result, hashed: parts of equal fingerprint hold equal work."""
 
-import dataclasses
 import hashlib
 import json
 from typing import Any
 
+from headrace.engines.config_fields import to_flat
 from headrace.pipelines.config import RunConfig
 
 SCHEMA_VERSION = 1
@@ -18,7 +18,7 @@ _SPEED = {"max_num_seqs", "page_size", "batch_size"}
 
 def parameters(config: RunConfig) -> dict[str, Any]:
     """The options that a result depends on, as JSON values."""
-    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    values = to_flat(config)
     left_out = _NOT_PARAMETERS if config.deterministic else _NOT_PARAMETERS | _SPEED
     return {name: as_json(value) for name, value in values.items() if name not in left_out}
 

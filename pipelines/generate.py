@@ -163,15 +163,15 @@ def sampling_params(config: GenerateConfig) -> SamplingParams:
 def engine_config(config: GenerateConfig) -> EngineConfig:
     """How the engine is set up; what the run was not told is left to the engine's own defaults."""
     chosen: dict[str, Any] = {
-        "max_num_seqs": config.max_num_seqs,
-        "max_model_len": config.max_model_len,
-        "page_size": config.page_size,
         "eos_token_ids": config.eos_token_ids or None,
         "bos_token_id": config.bos_token_id,
         "pad_token_id": config.pad_token_id,
     }
     return EngineConfig(
+        scheduler=config.scheduler,
+        cache=config.cache,
         dtype=config.dtype,
+        attention_backend=config.attention_backend,
         deterministic=config.deterministic,
         overlong=config.overlong,
         seed=config.seed,

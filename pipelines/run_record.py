@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.engines.config_fields import to_flat
 from headrace.pipelines.commit import run_directory, scratch_directory
 from headrace.pipelines.config import OutputError, RunConfig
 from headrace.pipelines.files import exists, read_bytes, without_query, write_whole
@@ -77,7 +78,7 @@ class RunRecord:
 
 def record_config(config: RunConfig) -> dict[str, Any]:
     """The configuration as JSON values; signed addresses lose their signatures."""
-    values = {each.name: as_json(getattr(config, each.name)) for each in fields(config)}
+    values = {name: as_json(value) for name, value in to_flat(config).items()}
     inputs = [without_query(each) for each in config.inputs]
     return {
         **values,

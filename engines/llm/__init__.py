@@ -1,8 +1,17 @@
 """The text engine: paged KV, continuous batching, bursts of decode steps on the device."""
 
-from headrace.engines.llm.config import EngineConfig
+from headrace.engines.llm.engine_config import CacheConfig, EngineConfig, SchedulerConfig
 from headrace.engines.llm.llm import LLM, check_model
 from headrace.engines.llm.request import CompletionOutput, RequestOutput
 from headrace.engines.llm.sampling_params import SamplingParams
 
-__all__ = ["LLM", "CompletionOutput", "EngineConfig", "RequestOutput", "SamplingParams", "check_model"]
+__all__ = [
+    "LLM",
+    "CacheConfig",
+    "CompletionOutput",
+    "EngineConfig",
+    "RequestOutput",
+    "SamplingParams",
+    "SchedulerConfig",
+    "check_model",
+]

@@ -4,7 +4,7 @@ import time
 
 from headrace.engines.errors import RequestError
 from headrace.engines.llm.batch import PrefillBatch, Sampled
-from headrace.engines.llm.config import EngineConfig
+from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.outputs import Ending, OutputWriter
 from headrace.engines.llm.page_pool import PagePool
 from headrace.engines.llm.request import LLMRequest, RequestOutput, Sequence
@@ -29,7 +29,7 @@ class LLMEngine:
         self._runner = runner
         self._tokenizer = tokenizer
         self._writer = OutputWriter(tokenizer)
-        pool = PagePool(num_pages, config.page_size)
+        pool = PagePool(num_pages, config.cache.page_size)
         self._scheduler = Scheduler(config, pool, max_model_len, runner.shapes.prefill_rows)
         self._counts = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
 

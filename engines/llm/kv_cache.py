@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from headrace.engines.errors import ConfigError
-from headrace.engines.llm.config import EngineConfig, ModelConfig
+from headrace.engines.llm.config import ModelConfig
+from headrace.engines.llm.engine_config import EngineConfig
 
 NULL_PAGE = 0
 """Page that padding writes to and that no row owns."""
@@ -78,21 +79,21 @@ def choose_num_pages(model: ModelConfig, config: EngineConfig, max_model_len: in
     Raises:
       ConfigError: not even one row of max_model_len fits.
     """
-    pages_per_row = -(-max_model_len // config.page_size)
-    if config.num_pages is not None:
-        return config.num_pages
+    pages_per_row = -(-max_model_len // config.cache.page_size)
+    if config.cache.num_pages is not None:
+        return config.cache.num_pages
     page_bytes = (
-        2 * model.num_layers * model.num_kv_heads * model.head_dim * config.page_size * dtype.itemsize
+        2 * model.num_layers * model.num_kv_heads * model.head_dim * config.cache.page_size * dtype.itemsize
     )
-    affordable = int(free_memory_bytes() * config.memory_utilization) // page_bytes
+    affordable = int(free_memory_bytes() * config.cache.hbm_utilization) // page_bytes
     if affordable <= pages_per_row:
         raise ConfigError(
             f"a row of {max_model_len} tokens needs {pages_per_row * page_bytes >> 20} MiB of KV pages, "
             f"{affordable * page_bytes >> 20} MiB may be used: lower max_model_len "
-            "or raise memory_utilization"
+            "or raise hbm_utilization"
         )
-    typical_row = -(-min(max_model_len, TYPICAL_ROW_TOKENS) // config.page_size)
-    useful = max(config.max_num_seqs * typical_row, pages_per_row)
+    typical_row = -(-min(max_model_len, TYPICAL_ROW_TOKENS) // config.cache.page_size)
+    useful = max(config.scheduler.max_num_seqs * typical_row, pages_per_row)
     return min(useful + 1, affordable)
 
 

@@ -12,8 +12,8 @@ from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.compilation import enable_compilation_cache
 from headrace.engines.driver import Driver
 from headrace.engines.errors import ConfigError, RequestError, RowError
-from headrace.engines.llm.config import EngineConfig
 from headrace.engines.llm.engine import LLMEngine
+from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.families import load_decoder, read_model_config
 from headrace.engines.llm.kv_cache import choose_num_pages
 from headrace.engines.llm.request import LLMRequest, RequestOutput
@@ -62,7 +62,7 @@ class LLM:
     @property
     def num_slots(self) -> int:
         """Rows that decode at the same time."""
-        return self.config.max_num_seqs
+        return self.config.scheduler.max_num_seqs
 
     def generate(
         self,
@@ -222,13 +222,12 @@ def _is_one_prompt(prompts: Any) -> bool:
 
 
 def _choose_max_model_len(config: EngineConfig, max_position: int) -> int:
-    if config.max_model_len is None:
+    wanted = config.scheduler.max_model_len
+    if wanted is None:
         return max_position
-    if config.max_model_len > max_position:
-        raise ConfigError(
-            f"max_model_len is {config.max_model_len}, the model was made for {max_position}: lower it"
-        )
-    return config.max_model_len
+    if wanted > max_position:
+        raise ConfigError(f"max_model_len is {wanted}, the model was made for {max_position}: lower it")
+    return wanted
 
 
 def _finished(output: RequestOutput) -> "Future[RequestOutput]":

@@ -23,7 +23,7 @@ from headrace.engines.llm.batch import (
     pack_rows,
     unpack_sampled,
 )
-from headrace.engines.llm.config import EngineConfig
+from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.kv_cache import make_cache
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.programs import decode_burst, prefill
@@ -53,14 +53,14 @@ class Runner:
         self, decoder: Decoder, config: EngineConfig, num_pages: int, max_model_len: int, dtype: jnp.dtype
     ) -> None:
         self._graph, self._weights = nnx.split(decoder)
-        self._cache = make_cache(decoder.config, num_pages, config.page_size, dtype)
+        self._cache = make_cache(decoder.config, num_pages, config.cache.page_size, dtype)
         self._config = config
         self.shapes = choose_shapes(config, max_model_len)
         self.num_dispatches = 0
         self.padding_tokens = 0
         self.compile_s = 0.0
         model = decoder.config
-        backend = choose_backend(config.attention_backend, model.head_dim, config.page_size)
+        backend = choose_backend(config.attention_backend, model.head_dim, config.cache.page_size)
         self._programs: dict[tuple[str, int], jax.stages.Compiled] = {}
         self._decode = jax.jit(
             partial(decode_burst, self._graph, backend, burst=self.shapes.burst), donate_argnames="cache"
@@ -126,8 +126,8 @@ class Runner:
 
 def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
     """The buckets; a single one of each where the engine is deterministic."""
-    rows = config.max_num_seqs
-    tokens = max(config.max_num_batched_tokens, BLOCK_TOKENS)
+    rows = config.scheduler.max_num_seqs
+    tokens = max(config.scheduler.max_num_batched_tokens, BLOCK_TOKENS)
     segment = -(-max_model_len // SEGMENT_TOKENS) * SEGMENT_TOKENS
     return Shapes(
         decode_rows=(rows,)
@@ -137,6 +137,6 @@ def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
         if config.deterministic
         else growing_buckets(min(SMALLEST_PREFILL_BUCKET, tokens), tokens),
         prefill_rows=min(MAX_PREFILL_ROWS, rows),
-        table_width=segment // config.page_size,
-        burst=config.decode_burst,
+        table_width=segment // config.cache.page_size,
+        burst=config.scheduler.decode_burst,
     )

@@ -9,7 +9,7 @@ from collections import deque
 
 from headrace.engines.errors import RequestError
 from headrace.engines.llm.batch import DecodeBatch, PrefillBatch
-from headrace.engines.llm.config import EngineConfig
+from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.page_pool import NO_PREFIX, PagePool, Prefix
 from headrace.engines.llm.request import LLMRequest, Sequence
 
@@ -81,7 +81,7 @@ class Scheduler:
 
     def publish_prompt(self, sequence: Sequence) -> None:
         """Offers the row's full, computed prompt pages to later prompts. Outputs are never offered."""
-        if not self._config.enable_prefix_caching:
+        if not self._config.cache.enable_prefix_caching:
             return
         page_size = self._pool.page_size
         num_full = min(sequence.num_computed, sequence.num_prompt) // page_size
@@ -92,7 +92,7 @@ class Scheduler:
 
     def _next_prefill(self) -> PrefillBatch | None:
         """Chunks of rows that run already, then of waiting ones as far as tokens, slots and pages go."""
-        budget = self._config.max_num_batched_tokens
+        budget = self._config.scheduler.max_num_batched_tokens
         batch = PrefillBatch([], [])
         prefilling = iter([sequence for sequence in self._running if _is_prefilling(sequence)])
         while budget > 0 and len(batch.sequences) < self._max_prefill_rows:
@@ -107,11 +107,11 @@ class Scheduler:
 
     def _admit(self) -> Sequence | None:
         """The first waiting row, with its pages, or None where there is none or no room for it."""
-        if not self._waiting or len(self._running) == self._config.max_num_seqs:
+        if not self._waiting or len(self._running) == self._config.scheduler.max_num_seqs:
             return None
         sequence = self._waiting[0]
         prefix = Prefix(NO_PREFIX, [])
-        if self._config.enable_prefix_caching:
+        if self._config.cache.enable_prefix_caching:
             prefix = self._pool.share_prefix(sequence.request.prompt_token_ids)
         num_pages = self._pool.pages_for(self._tokens_to_reserve(sequence)) - len(prefix.pages)
         has_room = self._pool.num_free >= num_pages + self._num_spare_pages()
@@ -137,7 +137,7 @@ class Scheduler:
         return 0 if self._config.deterministic else len(self._running)
 
     def _next_decode(self) -> DecodeBatch:
-        max_steps = self._config.decode_burst
+        max_steps = self._config.scheduler.decode_burst
         while not self._reserve(max_steps):
             if max_steps > 1:
                 max_steps //= 2

@@ -5,8 +5,8 @@ from typing import Any
 
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ModelError, RequestError
-from headrace.engines.llm.config import EngineConfig, Overlong
 from headrace.engines.llm.detokenizer import Detokenizer, Vocabulary
+from headrace.engines.llm.engine_config import EngineConfig, Overlong
 from headrace.engines.llm.sampling_params import SamplingParams
 
 Message = Mapping[str, Any]

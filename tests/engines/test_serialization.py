@@ -30,7 +30,7 @@ MODEL = ModelConfig(
 RUN = {"inputs": ("a.jsonl", "b"), "output": "out", "model": "m"}
 CONFIGS = [
     SamplingParams(temperature=0.5, stop=("a", "b"), stop_token_ids=(3,), seed=7),
-    EngineConfig(dtype="float32", eos_token_ids=(1, 2), max_model_len=64),
+    EngineConfig.of(dtype="float32", eos_token_ids=(1, 2), max_model_len=64),
     MODEL,
     WhisperConfig(
         return_timestamps="segment", stride_length_s=(4.0, 2.0), generation_config={"a": [1, None]}

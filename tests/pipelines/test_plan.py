@@ -43,7 +43,7 @@ class Fixture:
         if audio:
             work = TranscribeWork(config=TranscribeConfig(**{**common, **options}))
         else:
-            work = GenerateWork(config=GenerateConfig(**{**common, **options}))
+            work = GenerateWork(config=GenerateConfig.of(**{**common, **options}))
         listing = list_inputs(work.config.inputs, leave_out=self.output)
         plan = make_plan(work, listing, self.output, "run", self.record)
         self.record = RunRecord(

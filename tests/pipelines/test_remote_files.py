@@ -117,7 +117,7 @@ def make_config(model: str, **options: Any) -> GenerateConfig:
         "output": "near://out/run",
         "model": model,
     }
-    return GenerateConfig(**{**common, **places, **options})
+    return GenerateConfig.of(**{**common, **places, **options})
 
 
 def test_a_run_reads_writes_and_resumes_there(near: Path, tiny_llm: str, make_prompts: Callable[[int], Path]):

@@ -33,7 +33,7 @@ SMALL |= {"deterministic": True, "rows_per_part": 5, "ignore_eos": True}
 
 
 def make_config(model: str, source: Path, output: Path, **options: Any) -> GenerateConfig:
-    return GenerateConfig(
+    return GenerateConfig.of(
         **{**SMALL, "inputs": (str(source),), "output": str(output), "model": model, **options}
     )
 
@@ -229,7 +229,6 @@ def test_what_cannot_work_is_refused_in_one_line_before_the_run(
         (ModelError, "whisper", make_config("demo:whisper-tiny.en", source, new)),
         (ConfigError, "max_model_len is 4096", make_config(tiny_llm, source, new, max_model_len=4096)),
         (InputError, "top_p", make_config(tiny_llm, source, new, top_p=1.5)),
-        (InputError, "page_size", make_config(tiny_llm, source, new, page_size=3)),
         (ConfigError, "token id 2000000 ", make_config(tiny_llm, source, new, stop_token_ids=(2_000_000,))),
     ]
     for kind, words, config in cases:

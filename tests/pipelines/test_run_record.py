@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from headrace.engines.llm import SchedulerConfig
 from headrace.pipelines.config import GenerateConfig, OutputError, TranscribeConfig
 from headrace.pipelines.fingerprint import parameters, run_fingerprint
 from headrace.pipelines.run_record import (
@@ -21,6 +22,7 @@ from headrace.pipelines.shards import Shard, ShardFile
 
 MODEL = ModelRecord(spec="demo:x", format="gguf", revision=None, fingerprint="abc")
 CONFIG = GenerateConfig(inputs=("a.jsonl",), output="out", model="demo:x")
+FEW = SchedulerConfig(max_num_seqs=4)
 
 
 def make_record(config: GenerateConfig | TranscribeConfig = CONFIG) -> RunRecord:
@@ -77,10 +79,10 @@ def test_what_differs_is_named_without_the_users_texts():
 
 def test_a_run_may_go_on_with_other_batches_and_places_but_not_other_parameters():
     first = run_fingerprint("generate", "abc", CONFIG)
-    same = replace(CONFIG, inputs=("b",), output="x", fail_on_row_errors=True, max_num_seqs=4)
+    same = replace(CONFIG, inputs=("b",), output="x", fail_on_row_errors=True, scheduler=FEW)
     assert run_fingerprint("generate", "abc", same) == first
     assert run_fingerprint("generate", "abc", replace(CONFIG, max_tokens=3)) != first
     assert run_fingerprint("generate", "abd", CONFIG) != first
     fixed = replace(CONFIG, deterministic=True)
-    smaller = replace(fixed, max_num_seqs=4)
+    smaller = replace(fixed, scheduler=FEW)
     assert run_fingerprint("generate", "abc", fixed) != run_fingerprint("generate", "abc", smaller)

@@ -26,7 +26,7 @@ from headrace.pipelines import GenerateConfig, run_generate
 options = json.loads(sys.argv[1])
 options["inputs"] = tuple(options["inputs"])
 if __name__ == "__main__":
-    summary = run_generate(GenerateConfig(**options), sys.argv[2:])
+    summary = run_generate(GenerateConfig.of(**options), sys.argv[2:])
     print(json.dumps([summary.rows, summary.rows_run, summary.parts_reused, summary.model_loads]))
 """
 
@@ -39,7 +39,7 @@ seen = []
 def note(progress):
     seen.append((progress.rows_done, psutil.Process().memory_info().rss))
 if __name__ == "__main__":
-    run_generate(GenerateConfig(**options), on_progress=note)
+    run_generate(GenerateConfig.of(**options), on_progress=note)
     print(json.dumps(seen))
 """
 
@@ -98,7 +98,7 @@ def test_kill_9_loses_and_doubles_nothing(tiny_llm: str, make_prompts: MakePromp
     assert list((output / "__run" / "tmp").iterdir()) == []
 
     unbroken = tmp_path / "unbroken"
-    run_generate(GenerateConfig(**{**options, "output": str(unbroken)}))
+    run_generate(GenerateConfig.of(**{**options, "output": str(unbroken)}))
     assert keys_and_texts(unbroken) == found
 
 

@@ -53,7 +53,7 @@ def tiny_config(**changes) -> EngineConfig:
         "num_pages": 200,
         "decode_burst": 8,
     }
-    return EngineConfig(**(settings | changes))
+    return EngineConfig.of(**(settings | changes))
 
 
 def open_golden(variant: str):

@@ -14,7 +14,7 @@ MAX_NEAR_TIES = 2
 
 @pytest.fixture(scope="module")
 def llm(smollm2_checkpoint):
-    config = EngineConfig(dtype="float32", max_num_seqs=32, max_model_len=1024, num_pages=1200)
+    config = EngineConfig.of(dtype="float32", max_num_seqs=32, max_model_len=1024, num_pages=1200)
     with LLM(smollm2_checkpoint, config) as llm:
         yield llm
 

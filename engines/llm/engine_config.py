@@ -1,0 +1,118 @@
+"""How the engine runs a model: scheduling, KV pages, compilation, and the one config that joins them."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.engines.config_fields import from_flat
+from headrace.engines.errors import ConfigError
+from headrace.engines.serialization import Serializable
+
+Overlong = Literal["error", "truncate-left", "truncate-right"]
+AttentionBackend = Literal["auto", "native", "xla"]
+MIN_ROWS = 2
+"""Fewest rows of a product: one row alone takes another path through the machine, with other last bits."""
+
+MAX_PAGE_SIZE = 256
+"""Most tokens of a page: attention reads the context in segments of whole pages."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulerConfig(Serializable):
+    """Which rows a dispatch works on."""
+
+    max_num_seqs: int = 128
+    """Rows that decode at the same time."""
+    max_num_batched_tokens: int = 1024
+    """Prompt tokens of one prefill dispatch, over all its rows."""
+    max_model_len: int | None = None
+    """Longest prompt plus output of a row, in tokens (default: the model's own limit)."""
+    decode_burst: int = 32
+    """Most tokens a row that one decode dispatch makes."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_batched_tokens", "decode_burst"):
+            _require_at_least(name, getattr(self, name), 1)
+        _require_at_least("max_num_seqs", self.max_num_seqs, MIN_ROWS)
+        if self.max_model_len is not None:
+            _require_at_least("max_model_len", self.max_model_len, 2)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheConfig(Serializable):
+    """The pages of keys and values."""
+
+    page_size: int = 16
+    """Tokens of a KV page."""
+    num_pages: int | None = None
+    """KV pages (default: as many as the memory allows and are of use)."""
+    hbm_utilization: float = 0.6
+    """Share of the free memory that the KV pages may take where num_pages is not given."""
+    enable_prefix_caching: bool = True
+    """Prompts that begin alike share the KV pages of their beginning."""
+
+    def __post_init__(self) -> None:
+        if self.page_size < 1 or self.page_size & (self.page_size - 1) or self.page_size > MAX_PAGE_SIZE:
+            raise ConfigError(f"page_size is {self.page_size}, wanted a power of two up to {MAX_PAGE_SIZE}")
+        if self.num_pages is not None and self.num_pages < 2:
+            raise ConfigError(f"num_pages is {self.num_pages}, wanted at least 2 (one is the null page)")
+        if not 0.0 < self.hbm_utilization <= 1.0:
+            raise ConfigError(f"hbm_utilization is {self.hbm_utilization}, wanted a share in (0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig(Serializable):
+    """How the engine runs a model."""
+
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    """Which rows a dispatch works on."""
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    """The pages of keys and values."""
+    dtype: str = "bfloat16"
+    """auto, bfloat16 or float32: weights, activations and KV pages; products accumulate in float32."""
+    attention_backend: AttentionBackend = "auto"
+    """auto (the fastest that can run), native (C++ kernel, CPUs) or xla (runs everywhere)."""
+    deterministic: bool = False
+    """Fixed shapes, no preemption: a row's text depends on nothing but the row, at some cost of speed."""
+    overlong: Overlong = "error"
+    """What becomes of a prompt that does not fit: error, truncate-left or truncate-right."""
+    seed: int = 0
+    """Job seed, from which the seeds of sampled rows without their own are derived."""
+    eos_token_ids: tuple[int, ...] | None = None
+    """Tokens that end a text; the model's own where None."""
+    bos_token_id: int | None = None
+    """Token put before a plain prompt; the tokenizer's own rule where None."""
+    pad_token_id: int = 0
+    """Token that fills unused places of a batch; never seen by a row."""
+
+    def __post_init__(self) -> None:
+        if min(self.token_ids, default=0) < 0:
+            raise ConfigError(f"token id {min(self.token_ids)} is negative: token ids begin at 0")
+        _require_choice("attention_backend", self.attention_backend, ("auto", "native", "xla"))
+        _require_choice("overlong", self.overlong, ("error", "truncate-left", "truncate-right"))
+
+    @classmethod
+    def of(cls, **options: Any) -> "EngineConfig":
+        """The config with these options, whichever of its parts they belong to.
+
+        e.g. `EngineConfig.of(dtype="float32", max_num_seqs=8, page_size=32)`
+
+        Raises:
+          TypeError: no part has such an option.
+        """
+        return from_flat(cls, options)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Every token id that is named here."""
+        bos = () if self.bos_token_id is None else (self.bos_token_id,)
+        return (*(self.eos_token_ids or ()), *bos, self.pad_token_id)
+
+
+def _require_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} is {value}, wanted at least {least}")
+
+
+def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}, wanted one of {', '.join(choices)}")
