@@ -1,23 +1,62 @@
 """How one request is decoded."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from headrace.engines.errors import RequestError
+from headrace.engines.llm.sampling_checks import check_combinations, check_ranges, check_types
 from headrace.engines.sampling import MIN_TEMPERATURE
 from headrace.engines.serialization import Serializable
 
 MAX_STOP_IDS = 16
 """Stop token ids of one row, end-of-text tokens included, that the device can watch."""
 
+UNAVAILABLE = frozenset(
+    {
+        "n",
+        "best_of",
+        "use_beam_search",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "logit_bias",
+        "suppress_tokens",
+        "allowed_token_ids",
+        "bad_words",
+        "logprobs",
+        "prompt_logprobs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "logits_processors",
+    }
+)
+"""Fields that the engine does not act on yet: any value but the default is refused."""
+
+_TUPLES = ("stop_token_ids", "suppress_tokens", "allowed_token_ids", "guided_choice")
+_TEXTS = ("stop", "bad_words", "logits_processors")
+"""Tuples of texts, for which a lone text stands for a tuple of one."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingParams(Serializable):
-    """Decoding parameters of one request; the defaults are greedy."""
+    """Decoding parameters of one request; the defaults are greedy.
 
+    Logits pass, in this order: the penalties; logit_bias, suppress_tokens, bad_words; allowed_token_ids and
+    the guide; logits_processors; temperature; top_k; top_p; min_p; a draw. Log-probabilities are those of the
+    model, before any of these.
+
+    Raises:
+      RequestError: a value is out of range or of a wrong type, or two of them cannot work together.
+    """
+
+    n: int = 1
+    """Texts to make from the prompt."""
+    best_of: int | None = None
+    """Texts made, of which the n with the highest mean log-probability are returned; n where None."""
     max_tokens: int = 256
     """Most new tokens; the context length may end a row before."""
     min_tokens: int = 0
@@ -32,61 +71,106 @@ class SamplingParams(Serializable):
     """Draw from tokens with at least this share of the most likely one's probability; 0: off."""
     seed: int | None = None
     """Seed of the row's draws; where None, derived from the job seed and the row's id."""
+    presence_penalty: float = 0.0
+    """Taken off the logit of every token that the output holds; -2 to 2."""
+    frequency_penalty: float = 0.0
+    """Taken off the logit of a token once for each time that the output holds it; -2 to 2."""
+    repetition_penalty: float = 1.0
+    """Divides a positive logit, multiplies a negative one, of every token in prompt or output; 1: off."""
+    logit_bias: Mapping[int, float] | None = None
+    """Added to the logits of these token ids."""
+    suppress_tokens: Sequence[int] = ()
+    """Token ids that are never made."""
+    allowed_token_ids: Sequence[int] | None = None
+    """The only token ids that may be made, an end-of-text token among them or not; None: all."""
+    bad_words: str | Sequence[str] = ()
+    """Texts that are never made, at the beginning of a word or after a space."""
     stop: str | Sequence[str] = ()
     """The text ends before the first of these strings."""
-    include_stop_str_in_output: bool = False
-    """The text keeps the stop string, or the stop token's text, that ended it."""
     stop_token_ids: Sequence[int] = ()
     """Tokens that end the text, beside the model's own."""
     ignore_eos: bool = False
     """The model's end-of-text tokens do not end the text."""
+    include_stop_str_in_output: bool = False
+    """The text keeps the stop string, or the stop token's text, that ended it."""
     skip_special_tokens: bool = True
     """Special tokens are left out of the text."""
+    logprobs: int | None = None
+    """How many most likely tokens, beside the chosen one, are returned with their log-probabilities at each
+    output token; None: none, not even the chosen one's."""
+    prompt_logprobs: int | None = None
+    """The same for each prompt token but the first."""
+    use_beam_search: bool = False
+    """Keep the beam_width most likely continuations and return the n best."""
+    beam_width: int | None = None
+    """Beams; best_of where None."""
+    length_penalty: float = 1.0
+    """Beams are ranked by log-probability over length to this power; above 1 favours long ones."""
+    early_stopping: bool | Literal["never"] = False
+    """True: end when beam_width beams have ended. False: when no running beam is likely to be better.
+    "never": when none can be better."""
+    guided_json: str | Mapping[str, Any] | bool | None = None
+    """The text is JSON that this schema (a dict or its JSON text; True: any) accepts."""
+    guided_regex: str | None = None
+    """The whole text matches this regular expression."""
+    guided_choice: Sequence[str] = ()
+    """The text is one of these."""
+    guided_grammar: str | None = None
+    """The text follows this grammar in Lark's or the EBNF notation."""
+    logits_processors: str | Sequence[str] = ()
+    """Functions `package.module:name` that change the row's logits: (prompt ids, output ids, logits [V]) to
+    logits [V], all NumPy."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        self._check_types()
-        if self.max_tokens < 1:
-            raise RequestError(f"max_tokens is {self.max_tokens}, wanted at least 1", kind="params")
-        if not 0 <= self.min_tokens <= self.max_tokens:
-            raise RequestError(
-                f"min_tokens is {self.min_tokens}, wanted 0 to max_tokens ({self.max_tokens})", kind="params"
-            )
-        if not 0.0 <= self.temperature < math.inf:
-            raise RequestError(
-                f"temperature is {self.temperature}, wanted a finite number, 0 or more", kind="params"
-            )
-        if not 0.0 < self.top_p <= 1.0:
-            raise RequestError(f"top_p is {self.top_p}, wanted a share in (0, 1]", kind="params")
-        if not 0.0 <= self.min_p <= 1.0:
-            raise RequestError(f"min_p is {self.min_p}, wanted a share in [0, 1]", kind="params")
-        if self.top_k < -1:
-            raise RequestError(f"top_k is {self.top_k}, wanted -1 or 0 (off) or a count", kind="params")
-        if any(not text for text in self.stop):
-            raise RequestError("a stop string is empty: it would end every text at once", kind="params")
-        if any(token < 0 for token in self.stop_token_ids):
-            raise RequestError("a stop token id is negative: token ids begin at 0", kind="params")
+        self._normalize()
+        check_types(self)
+        check_ranges(self)
+        check_combinations(self)
+        for field in fields(self):
+            if field.name in UNAVAILABLE and getattr(self, field.name) != field.default:
+                raise RequestError(f"{field.name} is not available yet: leave it out", kind="params")
 
-    def _check_types(self) -> None:
-        """What is not a number or a text must not reach the engine's thread, which serves other rows too."""
-        for name in ("max_tokens", "min_tokens", "top_k"):
-            _require_type(name, getattr(self, name), Integral, "an integer")
-        for name in ("temperature", "top_p", "min_p"):
-            _require_type(name, getattr(self, name), Real, "a number")
-        if self.seed is not None:
-            _require_type("seed", self.seed, Integral, "an integer")
-        for text in self.stop:
-            _require_type("a stop", text, str, "a text")
-        for token in self.stop_token_ids:
-            _require_type("a stop token id", token, Integral, "an integer")
+    def _normalize(self) -> None:
+        """Gives each field the one form that the engine reads, so far as its value has such a form."""
+        for name in _TEXTS:
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, (value,))
+        for name in (*_TEXTS, *_TUPLES):
+            value = getattr(self, name)
+            if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+                object.__setattr__(self, name, tuple(value))
+        if isinstance(self.logit_bias, Mapping):
+            object.__setattr__(self, "logit_bias", {_token_id(k): v for k, v in self.logit_bias.items()})
+        if isinstance(self.guided_json, Mapping | bool):
+            object.__setattr__(self, "guided_json", json.dumps(self.guided_json))
 
     @property
     def is_greedy(self) -> bool:
         """Whether the most likely token is taken at every step."""
         return self.temperature < MIN_TEMPERATURE
 
+    @property
+    def is_guided(self) -> bool:
+        """Whether a schema, expression, choice or grammar says which tokens may come next."""
+        guides = (self.guided_json, self.guided_regex, self.guided_grammar)
+        return bool(self.guided_choice) or any(guide is not None for guide in guides)
 
-def _require_type(name: str, value: Any, kind: type, wanted: str) -> None:
-    if not isinstance(value, kind):
-        raise RequestError(f"{name} is {type(value).__name__}, wanted {wanted}", kind="params")
+    @property
+    def num_samples(self) -> int:
+        """Texts to make, of which `n` are returned."""
+        return self.best_of or self.n
+
+    @property
+    def num_beams(self) -> int:
+        """Beams kept; 0 where there is no beam search."""
+        return (self.beam_width or self.best_of or 0) if self.use_beam_search else 0
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether the host has a say in every token: such a row cannot make two in one dispatch."""
+        return self.is_guided or bool(self.logits_processors)
+
+
+def _token_id(key: Any) -> Any:
+    """JSON has no other keys than texts."""
+    return int(key) if isinstance(key, str) and key.isdecimal() else key
