@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := audio engines pipelines jobs tests benchmarks
+SOURCES := audio engines pipelines jobs tests benchmarks examples
 
 .PHONY: demo test test-all check format clean
 

@@ -1,5 +1,6 @@
 """Beam pipelines that stream dataset shards through resident engines into committed Parquet parts."""
 
+from headrace.pipelines.calls import FailedRow, GeneratedRow, TranscribedRow
 from headrace.pipelines.config import (
     GenerateConfig,
     InputError,
@@ -10,15 +11,22 @@ from headrace.pipelines.config import (
     TranscribeConfig,
 )
 from headrace.pipelines.run import run_generate, run_transcribe
+from headrace.pipelines.transforms import Generate, Outcome, Transcribe
 
 __all__ = [
+    "FailedRow",
+    "Generate",
     "GenerateConfig",
+    "GeneratedRow",
     "InputError",
+    "Outcome",
     "OutputError",
     "Progress",
     "RunError",
     "RunSummary",
+    "Transcribe",
     "TranscribeConfig",
+    "TranscribedRow",
     "run_generate",
     "run_transcribe",
 ]

@@ -11,9 +11,10 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 from apache_beam.utils.shared import Shared
 
+from headrace.pipelines.beam_metrics import NAMESPACE
 from headrace.pipelines.config import RunError
 from headrace.pipelines.plan import ChunkTask
-from headrace.pipelines.run_chunk import NAMESPACE, RunChunk
+from headrace.pipelines.run_chunk import RunChunk
 from headrace.pipelines.work import Work
 
 # Two bundles at a time, so that the tail of one chunk overlaps the head of the next.

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.shared import Shared
 
 from headrace.audio import HeadraceError
 from headrace.engines import EngineError, RowError
+from headrace.pipelines.beam_metrics import increase, observe
 from headrace.pipelines.commit import Footer, is_part_of, read_footer, write_part
 from headrace.pipelines.files import is_local
 from headrace.pipelines.in_flight import IN_FLIGHT, Tally
@@ -27,8 +27,6 @@ from headrace.pipelines.tables import read_rows
 from headrace.pipelines.work import ResultRow, Work, WorkRow
 
 logger = logging.getLogger(__name__)
-
-NAMESPACE = "headrace"
 
 # Requests in the engine's hands, for each of its slots: enough that a slot never waits for a row to be read.
 _WINDOW_PER_SLOT = 3
@@ -118,21 +116,20 @@ class RunChunk(beam.DoFn):
 
     def _count(self, footer: Footer, results: list[ResultRow], resident: Resident) -> None:
         """Adds a part to Beam's metrics; they are lost without a word in any thread but the bundle's."""
-        _increase("parts", 1)
-        _increase("rows", footer.rows)
-        _increase("rows_failed", footer.rows_failed)
-        _increase("model_loads", resident.take_loads())
+        increase("parts", 1)
+        increase("rows", footer.rows)
+        increase("rows_failed", footer.rows_failed)
+        increase("model_loads", resident.take_loads())
         for kind, count in footer.errors.items():
-            _increase(f"errors_{kind}", count)
+            increase(f"errors_{kind}", count)
         for name in self._work.sums:
-            _increase(name, footer.metrics[name])
+            increase(name, footer.metrics[name])
         for name, growth in resident.take_growth().items():
-            _increase(f"engine_{name}", growth)
+            increase(f"engine_{name}", growth)
         for name in self._work.times:
-            distribution = Metrics.distribution(NAMESPACE, f"{name.removesuffix('_s')}_ms")
             for each in results:
                 if each.values.get(name) is not None:
-                    distribution.update(round(each.values[name] * 1000))
+                    observe(name, each.values[name])
 
 
 def run_rows(work: Work, engine: Any, task: ChunkTask, progress: ChunkProgress) -> list[ResultRow]:
@@ -253,13 +250,3 @@ def _work_rows(work: Work, task: ChunkTask) -> Iterator[WorkRow]:
 
 def _changed(source: str) -> InputChangedError:
     return InputChangedError(f"{source} was changed while it was read: put it back as it was")
-
-
-def _increase(name: str, amount: int | float) -> None:
-    # Beam's counters are whole numbers: seconds are counted in thousandths.
-    if name.endswith(("_s", "_seconds")):
-        Metrics.counter(NAMESPACE, f"{name.removesuffix('_seconds').removesuffix('_s')}_ms").inc(
-            round(amount * 1000)
-        )
-    else:
-        Metrics.counter(NAMESPACE, name).inc(round(amount))

@@ -1,0 +1,212 @@
+"""One row through an engine, outside of the two jobs: what PTransforms and model handlers have in common."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from headrace.engines import RequestError, RowError
+from headrace.engines.checkpoints import LocalModel, resolve_model
+from headrace.engines.llm import RequestOutput
+from headrace.engines.sampling import derive_seed
+from headrace.engines.whisper import Segment, TranscribeOptions, Transcription
+from headrace.pipelines.config import GenerateConfig, InputError, RunConfig, TranscribeConfig
+from headrace.pipelines.fingerprint import digest
+from headrace.pipelines.generate import GenerateWork, sampling_params
+from headrace.pipelines.scans import TableRow
+from headrace.pipelines.transcribe import TranscribeWork
+from headrace.pipelines.work import ServingEngine, WorkRow, as_text
+
+# Options of a run over files.
+_OF_RUNS = frozenset(
+    {"inputs", "output", "keep_columns", "rows_per_part", "fail_on_row_errors", "files_per_shard"}
+    | {"with_columns"}
+)
+_HERE = "(rows of a pipeline)"
+
+ConfigT = TypeVar("ConfigT", bound=RunConfig)
+
+
+class GeneratedRow(NamedTuple):
+    """An answer, beside the row that was asked."""
+
+    row: Any
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    cumulative_logprob: float
+    seed: int | None
+    quality_flags: list[str]
+    latency_s: float
+
+
+class TranscribedRow(NamedTuple):
+    """A transcript, beside the row that held the recording."""
+
+    row: Any
+    text: str
+    language: str | None
+    duration_s: float
+    segments: list[Segment]
+    quality_flags: list[str]
+    latency_s: float
+
+
+class FailedRow(NamedTuple):
+    """A row that failed: `kind` is a short machine word, `message` one line that a person can act on."""
+
+    row: Any
+    kind: str
+    message: str
+
+
+@runtime_checkable
+class EngineCall(Protocol):
+    """How rows of one pipeline go through one engine; pickled to every worker."""
+
+    def load(self) -> ServingEngine: ...
+
+    def submit(self, engine: Any, values: Mapping[str, Any], request_id: str) -> "Future[Any] | RowError":
+        """A future of the engine's output, or why the row cannot be submitted."""
+        ...
+
+    def result(self, row: Any, output: Any) -> Any:
+        """The result of `row`, or a RowError."""
+        ...
+
+
+@dataclass(frozen=True)
+class GenerateCall:
+    """Prompts through the text engine."""
+
+    work: GenerateWork
+
+    @classmethod
+    def of(cls, model: str, options: Mapping[str, Any]) -> "GenerateCall":
+        """Checks options and model.
+
+        Raises:
+          InputError: an option that is wrong, or that has no meaning for rows.
+          ModelError: the model cannot be used.
+        """
+        work = GenerateWork(config=row_config(GenerateConfig, model, options))
+        _check(work)
+        return cls(work)
+
+    def load(self) -> ServingEngine:
+        return self.work.load()
+
+    def submit(
+        self, engine: Any, values: Mapping[str, Any], request_id: str
+    ) -> "Future[RequestOutput] | RowError":
+        prepared = _prepare(self.work, values)
+        if prepared.error is not None:
+            return prepared.error
+        config = self.work.config
+        seed = derive_seed(config.seed, _row_id(config.id_column, values))
+        params = dataclasses.replace(sampling_params(config), seed=seed)
+        chat = config.chat or config.system is not None
+        return engine.submit(prepared.payload, params, request_id=request_id, chat=chat, system=config.system)
+
+    def result(self, row: Any, output: RequestOutput) -> GeneratedRow | RowError:
+        if output.error is not None:
+            return output.error
+        completion = output.outputs[0]
+        return GeneratedRow(
+            row=row,
+            text=completion.text,
+            finish_reason=completion.finish_reason,
+            prompt_tokens=len(output.prompt_token_ids),
+            completion_tokens=len(completion.token_ids),
+            cumulative_logprob=completion.cumulative_logprob,
+            seed=completion.seed,
+            quality_flags=list(output.quality_flags),
+            latency_s=output.latency_s or 0.0,
+        )
+
+
+@dataclass(frozen=True)
+class TranscribeCall:
+    """Recordings through the Whisper engine."""
+
+    work: TranscribeWork
+
+    @classmethod
+    def of(cls, model: str, options: Mapping[str, Any]) -> "TranscribeCall":
+        """Checks options and model; raises as `GenerateCall.of`."""
+        work = TranscribeWork(config=row_config(TranscribeConfig, model, options))
+        _check(work)
+        return cls(work)
+
+    def load(self) -> ServingEngine:
+        return self.work.load()
+
+    def submit(
+        self, engine: Any, values: Mapping[str, Any], request_id: str
+    ) -> "Future[Transcription] | RowError":
+        prepared = _prepare(self.work, values)
+        if prepared.error is not None:
+            return prepared.error
+        return engine.submit(prepared.payload, TranscribeOptions(), request_id=request_id)
+
+    def result(self, row: Any, output: Transcription) -> TranscribedRow | RowError:
+        if output.error is not None:
+            return output.error
+        return TranscribedRow(
+            row=row,
+            text=output.text,
+            language=output.language,
+            duration_s=output.duration_s or 0.0,
+            segments=list(output.segments),
+            quality_flags=list(output.quality_flags),
+            latency_s=output.latency_s,
+        )
+
+
+def row_config(config_class: type[ConfigT], model: str, options: Mapping[str, Any]) -> ConfigT:
+    """The configuration of a job whose rows come from a pipeline and whose results go on in it.
+
+    Raises:
+      InputError: an option that is wrong, unknown, or about the files of a run.
+    """
+    known = {each.name for each in dataclasses.fields(config_class)}
+    for name in options:
+        if name not in known:
+            raise InputError(f"there is no option {name}: see {config_class.__name__}")
+        if name in _OF_RUNS:
+            raise InputError(
+                f"{name} is an option of runs over files: leave it out, rows come and go as they are"
+            )
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
+    }
+    return config_class(inputs=(_HERE,), output=_HERE, model=model, **values)
+
+
+def _check(work: GenerateWork | TranscribeWork) -> LocalModel:
+    try:
+        work.check()
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    model = resolve_model(work.config.model, revision=work.config.revision)
+    work.check_model(model)
+    return model
+
+
+def _prepare(work: GenerateWork | TranscribeWork, values: Mapping[str, Any]) -> WorkRow:
+    """The row as the job would submit it."""
+    try:
+        content = work.content_columns("the row", list(values))
+    except InputError as error:
+        return WorkRow(key={}, error=RowError.of(RequestError(str(error), kind="missing_value")))
+    return work.prepare(TableRow(0, values), "", "row", content)
+
+
+def _row_id(column: str | None, values: Mapping[str, Any]) -> str:
+    """What the draws of a row are seeded with: its id, or its content."""
+    if column is not None and values.get(column) is not None:
+        return as_text(values[column])
+    return digest(json.loads(json.dumps(dict(values), default=str)))
