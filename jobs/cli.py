@@ -18,6 +18,8 @@ from headrace.jobs.stopping import RESUME, stopping_at_once
 COMMANDS = {
     "transcribe": "recordings of speech to text",
     "generate": "prompts to the answers of a language model",
+    "status": "how far a run is, from its output directory",
+    "report": "a page of figures and charts of a run",
     "demo": "both on small real inputs with small real models",
 }
 DONE, FAILED, BAD_ARGUMENTS = 0, 1, 2

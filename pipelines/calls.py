@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from headrace.engines import RequestError, RowError
 from headrace.engines.checkpoints import LocalModel, resolve_model
+from headrace.engines.config_fields import flat_fields, from_flat
 from headrace.engines.llm import RequestOutput
 from headrace.engines.sampling import derive_seed
 from headrace.engines.whisper import Segment, TranscribeOptions, Transcription
@@ -118,7 +119,7 @@ class GenerateCall:
         return GeneratedRow(
             row=row,
             text=completion.text,
-            finish_reason=completion.finish_reason,
+            finish_reason=completion.finish_reason or "stop",
             prompt_tokens=len(output.prompt_token_ids),
             completion_tokens=len(completion.token_ids),
             cumulative_logprob=completion.cumulative_logprob,
@@ -172,7 +173,7 @@ def row_config(config_class: type[ConfigT], model: str, options: Mapping[str, An
     Raises:
       InputError: an option that is wrong, unknown, or about the files of a run.
     """
-    known = {each.name for each in dataclasses.fields(config_class)}
+    known = {each.field.name for each in flat_fields(config_class)}
     for name in options:
         if name not in known:
             raise InputError(f"there is no option {name}: see {config_class.__name__}")
@@ -183,7 +184,7 @@ def row_config(config_class: type[ConfigT], model: str, options: Mapping[str, An
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
     }
-    return config_class(inputs=(_HERE,), output=_HERE, model=model, **values)
+    return from_flat(config_class, {"inputs": (_HERE,), "output": _HERE, "model": model, **values})
 
 
 def _check(work: GenerateWork | TranscribeWork) -> LocalModel:

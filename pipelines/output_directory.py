@@ -81,6 +81,27 @@ def claim_output(output: str) -> Iterator[None]:
         os.close(lock)
 
 
+def is_claimed(output: str) -> bool | None:
+    """Whether a process of this machine has the directory; None where that cannot be told."""
+    if not is_local(output):
+        return None
+    try:
+        lock = os.open(run_directory(output, "lock"), os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(lock)
+    return False
+
+
 def _lock_or_refuse(lock: int, output: str) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
