@@ -20,6 +20,8 @@ COMMANDS = {
     "generate": "prompts to the answers of a language model",
     "status": "how far a run is, from its output directory",
     "report": "a page of figures and charts of a run",
+    "diff": "two runs compared row by row",
+    "compact": "few large files of many parts",
     "demo": "both on small real inputs with small real models",
 }
 DONE, FAILED, BAD_ARGUMENTS = 0, 1, 2

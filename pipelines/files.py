@@ -89,6 +89,17 @@ def read_bytes(path: str) -> bytes:
         return file.read()
 
 
+def file_size(path: str) -> int:
+    """Size of a file in bytes.
+
+    Raises:
+      OSError: there is no such file.
+    """
+    if is_local(path):
+        return os.path.getsize(path)
+    return FileSystems.match([path])[0].metadata_list[0].size_in_bytes
+
+
 def exists(path: str) -> bool:
     """Whether there is a file (or, on this machine, a directory) at a path."""
     return os.path.exists(path) if is_local(path) else FileSystems.exists(path)

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -84,7 +85,7 @@ def open_browser() -> Iterator[Browser]:
     if program is None:
         pytest.skip("no chromium on this machine")
     to_browser, from_browser = os.pipe(), os.pipe()
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = _start(program, profile, to_browser[0], from_browser[1])
         os.close(to_browser[0])
         os.close(from_browser[1])
@@ -92,7 +93,7 @@ def open_browser() -> Iterator[Browser]:
         try:
             yield browser
         finally:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             os.close(to_browser[1])
             browser._answers.close()
@@ -107,4 +108,5 @@ def _start(program: str, profile: str, commands: int, answers: int) -> subproces
         ["bash", "-c", script, "chromium", program, *options, "about:blank"],
         pass_fds=(commands, answers),
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )

@@ -43,7 +43,7 @@ def read_content(view: RunView) -> list[RowContent]:
     found: list[RowContent] = []
     sound_left_s = _MAX_SOUND_S
     wanted = ["id", "source", "prompt", "text", "segments", "duration_s", "error"]
-    for table in result_tables(view.output, [each.part for each in view.footers], wanted):
+    for table in result_tables(view.output, wanted):
         for row in table.to_pylist():
             if len(found) == _NUM_ROWS:
                 return found

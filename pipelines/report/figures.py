@@ -64,7 +64,7 @@ def read_figures(view: RunView) -> Figures:
     slowest: list[RowFigures] = []
     longest: list[RowFigures] = []
     failed: list[RowFigures] = []
-    for table in result_tables(view.output, [each.part for each in view.footers], wanted):
+    for table in result_tables(view.output, wanted):
         for name in columns:
             if name in table.column_names:
                 columns[name] += table.column(name).drop_null().cast(pa.float64()).to_pylist()
