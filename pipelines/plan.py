@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from headrace.pipelines.commit import Footer, is_part_of, read_footer
+from headrace.pipelines.committed import compacted_parts
 from headrace.pipelines.config import InputError, OutputError
 from headrace.pipelines.files import list_directory
 from headrace.pipelines.listing import InputFile, Listing
@@ -80,7 +81,8 @@ class _Planner:
         self.files: Mapping[str, InputFile] = {file.source: file for file in listing.files}
         self.output = output
         self.run_fingerprint = run_fingerprint
-        self.parts = set(list_directory(output, "part-"))
+        self.compacted = {part.part: part for parts in compacted_parts(output).values() for part in parts}
+        self.parts = {*list_directory(output, "part-"), *self.compacted}
 
     def cut(self, shards: Sequence[Shard]) -> list[Chunk]:
         stride = self.work.config.rows_per_part
@@ -164,7 +166,7 @@ class _Planner:
         found = {}
         for chunk in chunks:
             if chunk.part_name in self.parts:
-                footer = read_footer(self.output, chunk.part_name)
+                footer = self.compacted.get(chunk.part_name) or read_footer(self.output, chunk.part_name)
                 if footer is not None and is_part_of(footer, chunk):
                     found[chunk.part_name] = footer
         return found
