@@ -4,12 +4,12 @@ A batch travels as a single int32 vector. Both directions of the packing stand i
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from headrace.engines.llm.request import Sequence
 from headrace.engines.llm.sampling_params import MAX_STOP_IDS
@@ -178,25 +178,46 @@ def unpack_prefill(packed: Int[Array, " L"], sizes: PackedPrefill) -> tuple[Rows
     return unpack_rows(rows.reshape(sizes.num_rows, row_width)), Chunks(*chunks)
 
 
+class SampledTop(NamedTuple):
+    """The most likely tokens beside each one that a dispatch made, on the host."""
+
+    ranks: np.ndarray  # int32 [R, K]; rank of the token that was made, from 1
+    tokens: np.ndarray  # int32 [R, K, top]
+    logprobs: np.ndarray  # float32 [R, K, top]; -inf: no token
+
+
 class Sampled(NamedTuple):
     """Tokens that a dispatch made, on the host."""
 
     tokens: np.ndarray  # int32 [R, K]; the first counts[i] of row i are real
     logprobs: np.ndarray  # float32 [R, K]
     counts: np.ndarray  # int32 [R]
+    top: SampledTop | None = None
 
 
-def pack_sampled(
-    tokens: Int[Array, "R K"], logprobs: Float[Array, "R K"], counts: Int[Array, " R"]
-) -> Int[Array, "R columns"]:
-    """The result of a dispatch as one int32 array, fetched in one transfer."""
-    return jnp.concatenate(
-        [tokens, jax.lax.bitcast_convert_type(logprobs, jnp.int32), counts[:, None]], axis=1
-    )
+def pack_sampled(tree: Any) -> Int[Array, "R columns"]:
+    """The result of a dispatch, a `Sampled` of device arrays, as one int32 array: fetched in one transfer."""
+    leaves = [_as_int32(leaf).reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(tree)]
+    return jnp.concatenate(leaves, axis=1)
 
 
-def unpack_sampled(packed: np.ndarray) -> Sampled:
-    """The result that `pack_sampled` packed."""
-    width = (packed.shape[1] - 1) // 2
-    logprobs = np.ascontiguousarray(packed[:, width : 2 * width]).view(np.float32)
-    return Sampled(packed[:, :width], logprobs, packed[:, -1])
+def unpack_sampled(packed: np.ndarray, num_steps: int, num_top: int = 0) -> Sampled:
+    """The result that `pack_sampled` packed, of `num_steps` tokens with `num_top` most likely ones each."""
+    num_rows = packed.shape[0]
+    widths = [num_steps, num_steps, 1]
+    widths += [num_steps, num_steps * num_top, num_steps * num_top] if num_top else []
+    tokens, logprobs, counts, *top = np.split(packed, np.cumsum(widths)[:-1], axis=1)
+    if not num_top:
+        return Sampled(tokens, _as_float32(logprobs), counts[:, 0])
+    shape = (num_rows, num_steps, num_top)
+    ranks, top_tokens, top_logprobs = top
+    found = SampledTop(ranks, top_tokens.reshape(shape), _as_float32(top_logprobs).reshape(shape))
+    return Sampled(tokens, _as_float32(logprobs), counts[:, 0], found)
+
+
+def _as_int32(array: Array) -> Int[Array, "..."]:
+    return array if array.dtype == jnp.int32 else jax.lax.bitcast_convert_type(array, jnp.int32)
+
+
+def _as_float32(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).view(np.float32)

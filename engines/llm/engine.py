@@ -2,10 +2,12 @@
 
 import time
 
+import jax
+
 from headrace.engines.errors import RequestError
 from headrace.engines.llm.batch import PrefillBatch, Sampled
 from headrace.engines.llm.engine_config import EngineConfig
-from headrace.engines.llm.outputs import Ending, OutputWriter
+from headrace.engines.llm.outputs import Ending, OutputWriter, trace_logprobs
 from headrace.engines.llm.page_pool import PagePool
 from headrace.engines.llm.request import LLMRequest, RequestOutput, Sequence
 from headrace.engines.llm.runner import Runner
@@ -88,7 +90,7 @@ class LLMEngine:
         # The token sampled here is not computed: `_update` counts every token but the last as computed.
         for sequence in done:
             sequence.num_computed -= 1
-        return self._update(done, Sampled(*(array[rows] for array in sampled)))
+        return self._update(done, jax.tree.map(lambda array: array[rows], sampled))
 
     def _update(self, sequences: list[Sequence], sampled: Sampled) -> list[RequestOutput]:
         now_s = time.monotonic()
@@ -99,6 +101,7 @@ class LLMEngine:
             sequence.tokens.extend(sampled.tokens[row, :count].tolist())
             sequence.num_computed += count
             sequence.logprob += float(sampled.logprobs[row, :count].sum())
+            trace_logprobs(sequence, sampled, row)
             if sequence.first_token_s is None:
                 sequence.first_token_s = now_s
             ending = self._writer.find_ending(sequence, num_before)

@@ -19,6 +19,7 @@ from headrace.engines.llm.kv_cache import choose_num_pages
 from headrace.engines.llm.request import LLMRequest, RequestOutput
 from headrace.engines.llm.runner import Runner
 from headrace.engines.llm.sampling_params import MAX_STOP_IDS, SamplingParams
+from headrace.engines.llm.token_rules import RuleMaker
 from headrace.engines.llm.tokenizer import Message, PromptTokenizer, fit_prompt
 from headrace.engines.precision import resolve_dtype
 from headrace.engines.sampling import derive_seed
@@ -47,6 +48,7 @@ class LLM:
         self.max_model_len = _choose_max_model_len(self.config, self.model_config.max_position)
         _check_token_ids(self.config.token_ids, self.model_config.vocab_size)
         self._tokenizer = PromptTokenizer(checkpoint, self.config)
+        self._rules = RuleMaker(self._tokenizer.encode_part, self.model_config.vocab_size)
         decoder = load_decoder(checkpoint, self.model_config, dtype)
         num_pages = choose_num_pages(self.model_config, self.config, self.max_model_len, dtype)
         runner = Runner(decoder, self.config, num_pages, self.max_model_len, dtype)
@@ -106,6 +108,7 @@ class LLM:
         try:
             token_ids = self._encode(prompt, chat=chat, system=system)
             _check_ids_of_row(token_ids, params, self.model_config.vocab_size)
+            rules = self._rules.make(params)
         except RequestError as error:
             return _finished(RequestOutput(request_id=request_id, error=RowError.of(error)))
         token_ids, was_cut = fit_prompt(token_ids, self.max_model_len - 1, self.config.overlong)
@@ -116,6 +119,7 @@ class LLM:
             seed=derive_seed(self.config.seed, request_id)
             if params.seed is None
             else int(params.seed) % 2**63,
+            rules=rules,
             quality_flags=("prompt_truncated",) if was_cut else (),
             submit_time_s=submit_time_s,
         )

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from headrace.engines.llm.batch import Sampled
+from headrace.engines.llm.logprobs import LogprobTrace
 from headrace.engines.llm.output_text import OutputText
 from headrace.engines.llm.request import CompletionOutput, FinishReason, RequestOutput, Sequence
 from headrace.engines.llm.tokenizer import PromptTokenizer
@@ -52,8 +54,7 @@ class OutputWriter:
             text, first = sequence.text.read(), sequence.num_read
         else:
             text, first = self._whole_text(sequence, ending), 0
-        token_ids = tuple(sequence.output_ids[first : ending.num_outputs])
-        return _output(sequence, text, token_ids, ending, now_s)
+        return self._output(sequence, text, slice(first, ending.num_outputs), ending, now_s)
 
     def growing(self, sequence: Sequence) -> RequestOutput | None:
         """An output of a row that goes on, where such are asked for."""
@@ -62,11 +63,11 @@ class OutputWriter:
             return None
         assert sequence.text is not None
         if kind == "cumulative":
-            text, token_ids = sequence.text.shown(), tuple(sequence.output_ids)
+            text, first = sequence.text.shown(), 0
         else:
-            text, token_ids = sequence.text.read(), tuple(sequence.output_ids[sequence.num_read :])
+            text, first = sequence.text.read(), sequence.num_read
             sequence.num_read = sequence.num_outputs
-        return _output(sequence, text, token_ids, None, None)
+        return self._output(sequence, text, slice(first, sequence.num_outputs), None, None)
 
     def _new_text(self, sequence: Sequence) -> OutputText:
         params = sequence.request.params
@@ -82,30 +83,51 @@ class OutputWriter:
             token_ids.pop()
         return self._tokenizer.decode(token_ids, skip_special_tokens=params.skip_special_tokens)
 
+    def _output(
+        self, sequence: Sequence, text: str, shown: slice, ending: Ending | None, now_s: float | None
+    ) -> RequestOutput:
+        """An output of the row's tokens in `shown`."""
+        request, trace = sequence.request, sequence.trace
+        assert sequence.first_scheduled_s is not None
+        assert sequence.first_token_s is not None
+        completion = CompletionOutput(
+            index=0,
+            text=text,
+            token_ids=tuple(sequence.output_ids[shown]),
+            finish_reason=ending.finish_reason if ending else None,
+            stop_reason=ending.stop_reason if ending else None,
+            cumulative_logprob=sequence.logprob,
+            logprobs=None if trace is None else trace.read(shown.start, shown.stop, self._decode_one),
+            seed=None if request.params.is_greedy else request.seed,
+        )
+        return RequestOutput(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            outputs=(completion,),
+            finished=ending is not None,
+            quality_flags=request.quality_flags,
+            cached_tokens=sequence.num_cached,
+            queue_s=sequence.first_scheduled_s - request.submit_time_s,
+            ttft_s=sequence.first_token_s - request.submit_time_s,
+            latency_s=None if now_s is None else now_s - request.submit_time_s,
+        )
 
-def _output(
-    sequence: Sequence, text: str, token_ids: tuple[int, ...], ending: Ending | None, now_s: float | None
-) -> RequestOutput:
-    request = sequence.request
-    assert sequence.first_scheduled_s is not None
-    assert sequence.first_token_s is not None
-    completion = CompletionOutput(
-        index=0,
-        text=text,
-        token_ids=token_ids,
-        finish_reason=ending.finish_reason if ending else None,
-        stop_reason=ending.stop_reason if ending else None,
-        cumulative_logprob=sequence.logprob,
-        seed=None if request.params.is_greedy else request.seed,
-    )
-    return RequestOutput(
-        request_id=request.request_id,
-        prompt_token_ids=request.prompt_token_ids,
-        outputs=(completion,),
-        finished=ending is not None,
-        quality_flags=request.quality_flags,
-        cached_tokens=sequence.num_cached,
-        queue_s=sequence.first_scheduled_s - request.submit_time_s,
-        ttft_s=sequence.first_token_s - request.submit_time_s,
-        latency_s=None if now_s is None else now_s - request.submit_time_s,
-    )
+    def _decode_one(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+
+def trace_logprobs(sequence: Sequence, sampled: Sampled, row: int) -> None:
+    """Keeps the log-probabilities of the tokens that a dispatch made for a row, where they are asked for."""
+    num_top = sequence.request.params.logprobs
+    if num_top is None:
+        return
+    assert sampled.top is not None
+    if sequence.trace is None:
+        sequence.trace = LogprobTrace(num_top)
+    for step in range(int(sampled.counts[row])):
+        sequence.trace.add(
+            int(sampled.tokens[row, step]),
+            float(sampled.logprobs[row, step]),
+            int(sampled.top.ranks[row, step]),
+            (sampled.top.tokens[row, step], sampled.top.logprobs[row, step]),
+        )

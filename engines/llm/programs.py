@@ -6,13 +6,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from headrace.engines.llm.attend import attend_blocks, attend_single
 from headrace.engines.llm.attention import Backend
-from headrace.engines.llm.batch import PackedPrefill, pack_sampled, unpack_prefill, unpack_rows
-from headrace.engines.llm.choose import choose_tokens
+from headrace.engines.llm.batch import PackedPrefill, Sampled, pack_sampled, unpack_prefill, unpack_rows
+from headrace.engines.llm.choose import Chosen, Top, choose_tokens
 from headrace.engines.llm.kv_cache import KVCache
+from headrace.engines.llm.logit_edits import Extras, record_tokens
 from headrace.engines.llm.model import Decoder
 
 
@@ -22,7 +23,9 @@ def prefill(
     weights: nnx.State,
     cache: KVCache,
     packed: Int[Array, " L"],
+    extras: Extras,
     sizes: PackedPrefill,
+    num_top: int,
 ) -> tuple[KVCache, Int[Array, "R results"]]:
     """Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
@@ -30,8 +33,8 @@ def prefill(
     attend = partial(attend_blocks, backend, rows, chunks)
     hidden, cache = decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend)
     logits = decoder.logits(hidden[chunks.last_token])
-    tokens, logprobs = choose_tokens(logits, rows, jnp.zeros_like(rows.limit))
-    return cache, pack_sampled(tokens[:, None], logprobs[:, None], jnp.ones_like(rows.limit))
+    chosen = choose_tokens(logits, rows, jnp.zeros_like(rows.limit), extras, num_top)
+    return cache, pack_sampled(_one_step(chosen, jnp.ones_like(rows.limit)))
 
 
 def decode_burst(
@@ -41,7 +44,9 @@ def decode_burst(
     cache: KVCache,
     packed: Int[Array, "R columns"],
     bounds: Int[Array, " 2"],
+    extras: Extras,
     burst: int,
+    num_top: int,
 ) -> tuple[KVCache, Int[Array, "R results"]]:
     """Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
@@ -57,7 +62,8 @@ def decode_burst(
         positions = jnp.where(state.is_active, rows.position + state.made, -1)
         attend = partial(attend_single, backend, rows.page_table, positions)
         hidden, cache = decoder(state.token, jnp.maximum(positions, 0), state.cache, attend)
-        tokens, logprobs = choose_tokens(decoder.logits(hidden), rows, state.made)
+        chosen = choose_tokens(decoder.logits(hidden), rows, state.made, state.extras, num_top)
+        tokens = chosen.tokens
         made = state.made + state.is_active.astype(jnp.int32)
         is_stop = jnp.any(tokens[:, None] == rows.stop_ids, axis=-1)
         return _Burst(
@@ -65,8 +71,8 @@ def decode_burst(
             token=jnp.where(state.is_active, tokens, state.token),
             made=made,
             is_active=state.is_active & ~is_stop & (made < rows.limit),
-            tokens=state.tokens.at[:, state.step].set(tokens),
-            logprobs=state.logprobs.at[:, state.step].set(logprobs),
+            chosen=jax.tree.map(lambda all_, one: all_.at[:, state.step].set(one), state.chosen, chosen),
+            extras=record_tokens(state.extras, tokens, state.step - burst),
             cache=cache,
         )
 
@@ -76,12 +82,12 @@ def decode_burst(
         token=rows.token,
         made=jnp.zeros_like(rows.limit),
         is_active=rows.limit > 0,
-        tokens=jnp.zeros((num_rows, burst), jnp.int32),
-        logprobs=jnp.zeros((num_rows, burst), jnp.float32),
+        chosen=_no_tokens(num_rows, burst, num_top),
+        extras=extras,
         cache=cache,
     )
     end = jax.lax.while_loop(goes_on, step, start)
-    return end.cache, pack_sampled(end.tokens, end.logprobs, end.made)
+    return end.cache, pack_sampled(Sampled(end.chosen.tokens, end.chosen.logprobs, end.made, end.chosen.top))
 
 
 class _Burst(NamedTuple):
@@ -89,6 +95,22 @@ class _Burst(NamedTuple):
     token: Int[Array, " R"]
     made: Int[Array, " R"]
     is_active: Bool[Array, " R"]
-    tokens: Int[Array, "R K"]
-    logprobs: Float[Array, "R K"]
+    chosen: Chosen  # of all steps: [R, K, ...]
+    extras: Extras
     cache: KVCache
+
+
+def _no_tokens(num_rows: int, burst: int, num_top: int) -> Chosen:
+    """Room for what the steps of a burst choose."""
+    shape = (num_rows, burst)
+    top = Top(
+        rank=jnp.zeros(shape, jnp.int32),
+        tokens=jnp.zeros((*shape, num_top), jnp.int32),
+        logprobs=jnp.zeros((*shape, num_top), jnp.float32),
+    )
+    return Chosen(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), top if num_top else None)
+
+
+def _one_step(chosen: Chosen, counts: Int[Array, " R"]) -> Sampled:
+    one = jax.tree.map(lambda array: array[:, None], chosen)
+    return Sampled(one.tokens, one.logprobs, counts, one.top)

@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.engines.errors import RowError
+from headrace.engines.llm.logprobs import LogprobTrace, TokenLogprobs
 from headrace.engines.llm.output_text import OutputText
 from headrace.engines.llm.sampling_params import SamplingParams
+from headrace.engines.llm.token_rules import NO_RULES, TokenRules
 
 FinishReason = Literal["stop", "length"]
 OutputKind = Literal["final", "cumulative", "delta"]
@@ -24,6 +26,8 @@ class LLMRequest:
     """How to decode it."""
     seed: int
     """Seed of its draws; unused where the params are greedy."""
+    rules: TokenRules = NO_RULES
+    """What the params say about single tokens."""
     output_kind: OutputKind = "final"
     """Whether outputs come while the text grows, and what they hold."""
     quality_flags: tuple[str, ...] = ()
@@ -48,6 +52,8 @@ class CompletionOutput:
     """The stop string or stop token that ended the text; None where it ended otherwise, or at end-of-text."""
     cumulative_logprob: float
     """Sum of all its tokens' log-probabilities so far under the unfiltered model (natural log)."""
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """At each of `token_ids`, the most likely tokens and the one that was made; None where not asked for."""
     seed: int | None
     """Seed of the draws, in 0 .. 2**63 - 1; None where greedy."""
 
@@ -105,6 +111,8 @@ class Sequence:
     num_cached: int = 0
     """Prompt tokens that were in shared pages at the start."""
     logprob: float = 0.0
+    trace: LogprobTrace | None = None
+    """Log-probabilities at each output token; None where the params do not ask for them."""
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     num_preemptions: int = 0

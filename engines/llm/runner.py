@@ -25,8 +25,11 @@ from headrace.engines.llm.batch import (
 )
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.kv_cache import make_cache
+from headrace.engines.llm.logit_edits import Extras, pack_edits, pack_mask
+from headrace.engines.llm.logprobs import count_top
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.programs import decode_burst, prefill
+from headrace.engines.llm.request import Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +64,17 @@ class Runner:
         self.compile_s = 0.0
         model = decoder.config
         backend = choose_backend(config.attention_backend, model.head_dim, config.cache.page_size)
-        self._programs: dict[tuple[str, int], jax.stages.Compiled] = {}
+        self._programs: dict[tuple, jax.stages.Compiled] = {}
+        self._vocab_size = model.vocab_size
         self._decode = jax.jit(
-            partial(decode_burst, self._graph, backend, burst=self.shapes.burst), donate_argnames="cache"
+            partial(decode_burst, self._graph, backend, burst=self.shapes.burst),
+            donate_argnames="cache",
+            static_argnames="num_top",
         )
         self._prefill = jax.jit(
-            partial(prefill, self._graph, backend), donate_argnames="cache", static_argnames="sizes"
+            partial(prefill, self._graph, backend),
+            donate_argnames="cache",
+            static_argnames=("sizes", "num_top"),
         )
 
     @property
@@ -85,32 +93,49 @@ class Runner:
             self.shapes.table_width,
         )
         packed = pack_prefill(batch, stop_ids, sizes, self._config.pad_token_id)
-        program = self._program(("prefill", bucket), self._prefill, packed=packed, sizes=sizes)
-        self._cache, sampled = program(self._weights, cache=self._cache, packed=packed)
+        extras = self._pack_extras(batch.sequences, sizes.num_rows, num_new=0)
+        num_top = count_top(batch.sequences)
+        program = self._program(
+            ("prefill", bucket), self._prefill, packed=packed, extras=extras, sizes=sizes, num_top=num_top
+        )
+        self._cache, sampled = program(self._weights, cache=self._cache, packed=packed, extras=extras)
         self._count(bucket - num_tokens)
-        return unpack_sampled(jax.device_get(sampled))
+        return unpack_sampled(jax.device_get(sampled), 1, num_top)
 
     def run_decode(self, batch: DecodeBatch, stop_ids: list[tuple[int, ...]]) -> Sampled:
         """Up to `batch.max_steps` tokens for every row."""
         bucket = pick_bucket(self.shapes.decode_rows, len(batch.sequences))
         packed = pack_rows(batch.sequences, stop_ids, bucket, self.shapes.table_width)
         bounds = np.asarray([min(batch.max_steps, self.shapes.burst), batch.min_active], np.int32)
-        program = self._program(("decode", bucket), self._decode, packed=packed, bounds=bounds)
-        self._cache, sampled = program(self._weights, cache=self._cache, packed=packed, bounds=bounds)
-        result = unpack_sampled(jax.device_get(sampled))
+        extras = self._pack_extras(batch.sequences, bucket, num_new=self.shapes.burst)
+        num_top = count_top(batch.sequences)
+        program = self._program(
+            ("decode", bucket), self._decode, packed=packed, bounds=bounds, extras=extras, num_top=num_top
+        )
+        self._cache, sampled = program(
+            self._weights, cache=self._cache, packed=packed, bounds=bounds, extras=extras
+        )
+        result = unpack_sampled(jax.device_get(sampled), self.shapes.burst, num_top)
         self._count(bucket * int(result.counts.max()) - int(result.counts.sum()))
         return result
 
+    def _pack_extras(self, sequences: list[Sequence], num_rows: int, num_new: int) -> Extras:
+        return Extras(
+            pack_edits(sequences, num_rows, num_new), pack_mask(sequences, num_rows, self._vocab_size)
+        )
+
     def _program(
-        self, key: tuple[str, int], function: jax.stages.Wrapped, **arguments
+        self, bucket: tuple[str, int], function: jax.stages.Wrapped, *, extras: Extras, num_top: int, **rest
     ) -> jax.stages.Compiled:
-        """The compiled program of a bucket, compiled at its first use."""
+        """The compiled program of a bucket, compiled at its first use: one for each kind of extras."""
+        key = (*bucket, extras.edits and extras.edits.tokens.shape[1], extras.mask is not None, num_top)
         if key not in self._programs:
             started_s = time.monotonic()
+            arguments = {**rest, "extras": extras, "num_top": num_top}
             lowered = function.lower(self._weights, cache=self._cache, **arguments)
             self._programs[key] = lowered.compile()
             seconds = time.monotonic() - started_s
-            logger.info("compiled the %s program of bucket %d: %.1f s", *key, seconds)
+            logger.info("compiled the %s program of bucket %d: %.1f s", *bucket, seconds)
             self.compile_s += seconds
         return self._programs[key]
 

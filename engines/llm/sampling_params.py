@@ -18,14 +18,6 @@ UNAVAILABLE = frozenset(
         "n",
         "best_of",
         "use_beam_search",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "logit_bias",
-        "suppress_tokens",
-        "allowed_token_ids",
-        "bad_words",
-        "logprobs",
         "prompt_logprobs",
         "guided_json",
         "guided_regex",
@@ -84,7 +76,7 @@ class SamplingParams(Serializable):
     allowed_token_ids: Sequence[int] | None = None
     """The only token ids that may be made, an end-of-text token among them or not; None: all."""
     bad_words: str | Sequence[str] = ()
-    """Texts that are never made, at the beginning of a word or after a space."""
+    """Texts whose tokens are never made in a row, as the tokenizer cuts them alone and after a space."""
     stop: str | Sequence[str] = ()
     """The text ends before the first of these strings."""
     stop_token_ids: Sequence[int] = ()
@@ -164,6 +156,14 @@ class SamplingParams(Serializable):
     def num_beams(self) -> int:
         """Beams kept; 0 where there is no beam search."""
         return (self.beam_width or self.best_of or 0) if self.use_beam_search else 0
+
+    @property
+    def num_top(self) -> int:
+        """Most likely tokens that the device reports at each step; 0: none."""
+        reported = (
+            0 if self.logprobs is None else max(self.logprobs, 1)
+        )  # the rank of the chosen one comes along
+        return max(reported, 2 * self.num_beams)
 
     @property
     def needs_host(self) -> bool:

@@ -33,6 +33,10 @@ class PromptTokenizer:
             return self._encode(text, add_special_tokens=True)
         return [self._bos_token_id, *self._encode(text, add_special_tokens=False)]
 
+    def encode_part(self, text: str) -> list[int]:
+        """Tokens of a piece of text, without any that begin or end a text."""
+        return self._encode(text, add_special_tokens=False)
+
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of a conversation under the model's chat template, up to where the answer begins.
 

@@ -1,0 +1,63 @@
+"""Log-probabilities that are returned: how many the device reports, and what becomes of them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.engines.buckets import pick_bucket
+from headrace.engines.llm.sampling_checks import MAX_TOP_LOGPROBS
+
+TOP_BUCKETS = (8, 32, MAX_TOP_LOGPROBS)
+
+
+class Logprob(NamedTuple):
+    """One token's log-probability (natural log) under the model, at one place."""
+
+    logprob: float
+    rank: int
+    """1: the most likely."""
+    decoded_token: str
+    """Its text alone."""
+
+
+TokenLogprobs = Mapping[int, Logprob]
+"""At one place, by token id: the token that is there first, then the most likely ones in order."""
+
+
+def count_top(sequences: Sequence[Any]) -> int:
+    """Most likely tokens a step that a dispatch of these rows reports; 0 where none asks."""
+    wanted = max((sequence.request.params.num_top for sequence in sequences), default=0)
+    return pick_bucket(TOP_BUCKETS, wanted) if wanted else 0
+
+
+class LogprobTrace:
+    """What was reported at each token of a row."""
+
+    def __init__(self, num_top: int) -> None:
+        self._num_top = num_top
+        self._tokens: list[np.ndarray] = []
+        self._logprobs: list[np.ndarray] = []
+        self._ranks: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def add(self, token: int, logprob: float, rank: int, top: tuple[np.ndarray, np.ndarray]) -> None:
+        """Adds one place: its token, and the most likely tokens there with their log-probabilities."""
+        tokens, logprobs = (array[: self._num_top] for array in top)
+        self._tokens.append(np.concatenate([np.asarray([token], np.int32), tokens]))
+        self._logprobs.append(np.concatenate([np.asarray([logprob], np.float32), logprobs]))
+        self._ranks.append(rank)
+
+    def read(self, start: int, stop: int, decode: Callable[[list[int]], str]) -> tuple[TokenLogprobs, ...]:
+        """What was reported at the tokens from `start` up to `stop`."""
+        return tuple(dict(self._place(index, decode)) for index in range(start, min(stop, len(self))))
+
+    def _place(self, index: int, decode: Callable[[list[int]], str]) -> Iterator[tuple[int, Logprob]]:
+        places = zip(self._tokens[index].tolist(), self._logprobs[index].tolist(), strict=True)
+        chosen, logprob = next(places)
+        yield chosen, Logprob(logprob, self._ranks[index], decode([chosen]))
+        for rank, (token, logprob) in enumerate(places, 1):
+            if token != chosen and logprob > -np.inf:
+                yield token, Logprob(logprob, rank, decode([token]))
