@@ -116,6 +116,7 @@ class GenerateCall:
         if output.error is not None:
             return output.error
         completion = output.outputs[0]
+        assert completion.finish_reason is not None, "the output still grows"
         return GeneratedRow(
             row=row,
             text=completion.text,

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,10 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.model.spec!r}, {self.model.format}, {self.config.get('model_type')})"
+
+    def with_config(self, config: dict[str, Any]) -> "Checkpoint":
+        """The same checkpoint under another config."""
+        return Checkpoint(self.model, replace(self._contents, config=config))
 
     @property
     def config(self) -> dict[str, Any]:

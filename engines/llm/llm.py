@@ -3,52 +3,74 @@
 import itertools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from numbers import Integral
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.compilation import enable_compilation_cache
 from headrace.engines.driver import Driver
 from headrace.engines.errors import ConfigError, RequestError, RowError
+from headrace.engines.llm.conversation import ChatOptions, Message
 from headrace.engines.llm.engine import LLMEngine
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.families import load_decoder, read_model_config
 from headrace.engines.llm.kv_cache import choose_num_pages
-from headrace.engines.llm.request import LLMRequest, RequestOutput
+from headrace.engines.llm.prompts import EncodeOptions, Prompt, TextRequest, list_params, list_prompts
+from headrace.engines.llm.request import LLMRequest, OutputKind, RequestOutput
+from headrace.engines.llm.request_encoder import RequestEncoder
 from headrace.engines.llm.runner import Runner
 from headrace.engines.llm.sampling_params import MAX_STOP_IDS, SamplingParams
-from headrace.engines.llm.token_rules import RuleMaker
-from headrace.engines.llm.tokenizer import Message, PromptTokenizer, fit_prompt
+from headrace.engines.llm.streams import OnOutput, stream_outputs
+from headrace.engines.llm.tokenizer import PromptTokenizer
 from headrace.engines.precision import resolve_dtype
-from headrace.engines.sampling import derive_seed
 
 logger = logging.getLogger(__name__)
 
-Prompt = str | Sequence[int] | Sequence[Message]
-"""A text, token ids, or the messages of a conversation."""
+Prompts = Prompt | Sequence[Prompt]
+Params = SamplingParams | Mapping[str, Any] | Sequence[SamplingParams | Mapping[str, Any] | None] | None
 
 
 class LLM:
     """A text model that stays loaded and serves any number of threads.
+
+    `tokenizer`, a directory, a model spec or an object, takes the place of the model's own; so does
+    `chat_template`, Jinja text or the path of a file with it. `hf_overrides` are entries that replace those
+    of the model's config.json, or a function from that config to another.
 
     Raises:
       ModelError: the model cannot be found, read or run.
       ConfigError: the configuration does not fit the model or the memory.
     """
 
-    def __init__(self, model: str | Checkpoint, config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        model: str | Checkpoint,
+        config: EngineConfig | None = None,
+        *,
+        tokenizer: Any = None,
+        chat_template: str | Path | None = None,
+        hf_overrides: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
         started_s = time.monotonic()
         enable_compilation_cache()
         self.config = config or EngineConfig()
         checkpoint = open_checkpoint(model) if isinstance(model, str) else model
+        if hf_overrides is not None:
+            checkpoint = checkpoint.with_config(_override(checkpoint.config, hf_overrides))
         dtype = resolve_dtype(self.config.dtype)
         self.model_config = read_model_config(checkpoint.config)
         self.max_model_len = _choose_max_model_len(self.config, self.model_config.max_position)
         _check_token_ids(self.config.token_ids, self.model_config.vocab_size)
-        self._tokenizer = PromptTokenizer(checkpoint, self.config)
-        self._rules = RuleMaker(self._tokenizer.encode_part, self.model_config.vocab_size)
+        self._tokenizer = PromptTokenizer(checkpoint, self.config, tokenizer, chat_template)
+        self._encoder = RequestEncoder(
+            self._tokenizer,
+            self.config,
+            vocab_size=self.model_config.vocab_size,
+            max_prompt_len=self.max_prompt_len,
+        )
         decoder = load_decoder(checkpoint, self.model_config, dtype)
         num_pages = choose_num_pages(self.model_config, self.config, self.max_model_len, dtype)
         runner = Runner(decoder, self.config, num_pages, self.max_model_len, dtype)
@@ -66,28 +88,106 @@ class LLM:
         """Rows that decode at the same time."""
         return self.config.scheduler.max_num_seqs
 
+    @property
+    def max_prompt_len(self) -> int:
+        """Most tokens of a prompt: the context length less one for the output."""
+        return self.max_model_len - 1
+
+    @property
+    def processor(self) -> Any:
+        """The model's tokenizer, of transformers."""
+        return self._tokenizer.processor
+
+    @property
+    def driver(self) -> "Driver[LLMRequest, RequestOutput]":
+        """The thread that owns the engine."""
+        return self._driver
+
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: Prompts | None = None,
+        sampling_params: Params = None,
+        *,
+        prompt_token_ids: Any = None,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
     ) -> RequestOutput | list[RequestOutput]:
         """The output of one prompt, or those of a list of prompts in its order.
 
+        `sampling_params` are one for all or one each; a dict is read as SamplingParams.
+        `prompt_token_ids` takes the place of `prompts`: the tokens of one prompt, of several, an array, or
+        {"input_ids", "attention_mask"} as Hugging Face tokenizers pad a batch. `tokenizer_kwargs` are fields
+        of EncodeOptions.
         A bad prompt gives an output with `error` set; the others are not touched.
+
+        Raises:
+          TypeError: params that are neither SamplingParams nor dicts.
+          ValueError: both or neither of prompts and prompt_token_ids, or not one params a prompt.
         """
-        if _is_one_prompt(prompts):
-            return self._run([prompts], sampling_params)[0]
-        return self._run(list(prompts), sampling_params)
+        if (prompts is None) == (prompt_token_ids is None):
+            raise ValueError("give either prompts or prompt_token_ids")
+        each, is_one = list_prompts(prompts if prompt_token_ids is None else prompt_token_ids)
+        outputs = self._run(each, sampling_params, encode=EncodeOptions.from_dict(tokenizer_kwargs or {}))
+        return outputs[0] if is_one else outputs
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params = None,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> RequestOutput | list[RequestOutput]:
-        """The answer to one conversation, or those to a list of conversations in its order."""
-        if messages and isinstance(messages[0], Mapping):
-            return self._run([messages], sampling_params)[0]  # pyright: ignore[reportArgumentType]
-        return self._run(list(messages), sampling_params)  # pyright: ignore[reportArgumentType]
+        """The answer to one conversation, or those to a list of conversations in its order.
+
+        Messages are in OpenAI's form. The further arguments are described at ChatOptions.
+
+        Raises:
+          ValueError: add_generation_prompt and continue_final_message are both true, or as `generate`.
+        """
+        options = ChatOptions(
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            chat_template=chat_template,
+            tools=tuple(tools or ()),
+            template_kwargs=chat_template_kwargs,
+        )
+        each, is_one = list_prompts(messages)
+        outputs = self._run(each, sampling_params, chat=options)
+        return outputs[0] if is_one else outputs
+
+    def stream_generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | Mapping[str, Any] | None = None,
+        *,
+        output_kind: OutputKind = "delta",
+        chat: ChatOptions | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """The outputs of one prompt while its text grows, for `async for`; the last one is `finished`.
+
+        They hold the new text ("delta") or all of it so far ("cumulative"); with "final" only the last comes.
+        `chat` makes a text the user's turn of a conversation. Leaving the loop aborts the request.
+        """
+        params = list_params(sampling_params, 1)[0]
+        return self.stream(TextRequest(prompt=prompt, params=params, output_kind=output_kind, chat=chat))
+
+    def stream(self, request: TextRequest, *, timeout_s: float | None = None) -> AsyncIterator[RequestOutput]:
+        """The outputs of a request, as its output_kind says, for `async for`.
+
+        Raises (from the loop):
+          QueueFullError: the engine's queue stayed full for `timeout_s` seconds.
+          EngineError: the engine is closed or has failed.
+        """
+        request_id = request.request_id or self._next_id()
+        named = replace(request, request_id=request_id)
+
+        def submit(on_output: OnOutput) -> "Future[RequestOutput]":
+            return self.submit_request(named, on_output=on_output, timeout_s=timeout_s)
+
+        return stream_outputs(submit, lambda: self.abort(request_id))
 
     def submit(
         self,
@@ -103,27 +203,43 @@ class LLM:
         `chat` makes a plain prompt the user's turn of a conversation, after `system` where given. A fault of
         the row comes back in the output's `error`; the future itself raises EngineError alone.
         """
-        params = params or SamplingParams()
-        submit_time_s = time.monotonic()
-        try:
-            token_ids = self._encode(prompt, chat=chat, system=system)
-            _check_ids_of_row(token_ids, params, self.model_config.vocab_size)
-            rules = self._rules.make(params)
-        except RequestError as error:
-            return _finished(RequestOutput(request_id=request_id, error=RowError.of(error)))
-        token_ids, was_cut = fit_prompt(token_ids, self.max_model_len - 1, self.config.overlong)
-        request = LLMRequest(
+        request = TextRequest(
+            prompt=prompt,
+            params=params or SamplingParams(),
             request_id=request_id,
-            prompt_token_ids=tuple(token_ids),
-            params=params,
-            seed=derive_seed(self.config.seed, request_id)
-            if params.seed is None
-            else int(params.seed) % 2**63,
-            rules=rules,
-            quality_flags=("prompt_truncated",) if was_cut else (),
-            submit_time_s=submit_time_s,
+            chat=ChatOptions() if chat else None,
+            system=system,
         )
-        return _errors_to_outputs(self._driver.submit(request), request)
+        return self.submit_request(request)
+
+    def submit_request(
+        self, request: TextRequest, *, on_output: OnOutput | None = None, timeout_s: float | None = None
+    ) -> "Future[RequestOutput]":
+        """A future of the request's last output; those before it go to `on_output`, on the engine's thread.
+
+        A fault of the request comes back in the output's `error`; the future itself raises EngineError alone.
+
+        Raises:
+          EngineError: the engine is closed or has failed.
+          QueueFullError: the engine's queue stayed full for `timeout_s` seconds (None: waits).
+        """
+        submit_time_s = time.monotonic()
+        request_id = request.request_id or self._next_id()
+        try:
+            encoded = self._encoder.encode(request, request_id, submit_time_s)
+        except RequestError as error:
+            failed = RequestOutput(request_id=request_id, error=RowError.of(error), metadata=request.metadata)
+            return _finished(failed)
+        inner = self._driver.submit(encoded, on_output=on_output, timeout_s=timeout_s)
+        return _errors_to_outputs(inner, encoded)
+
+    def count_tokens(self, text_or_conversation: Prompt, chat: ChatOptions | None = None) -> int:
+        """Tokens of a text, or of a conversation under the chat template.
+
+        Raises:
+          RequestError: it is neither, or the template refuses it.
+        """
+        return len(self._encoder.tokens_of(TextRequest(prompt=text_or_conversation, chat=chat)))
 
     def abort(self, request_id: str) -> None:
         """Drops a request that is not finished; its output carries an error of kind `aborted`."""
@@ -145,40 +261,22 @@ class LLM:
         self.close()
 
     def _run(
-        self, prompts: list[Any], params: SamplingParams | Sequence[SamplingParams] | None
+        self,
+        prompts: list[Any],
+        params: Params,
+        *,
+        chat: ChatOptions | None = None,
+        encode: EncodeOptions | None = None,
     ) -> list[RequestOutput]:
-        each = (
-            [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
-        )
-        for own in each:
-            if not isinstance(own, SamplingParams | None):
-                raise TypeError(f"sampling params are SamplingParams or None, not {type(own).__name__}")
-        if len(each) != len(prompts):
-            raise ValueError(f"{len(prompts)} prompts and {len(each)} sampling params: give one each, or one")
-        futures = [
-            self.submit(prompt, own, request_id=f"request-{next(self._request_numbers)}")
-            for prompt, own in zip(prompts, each, strict=True)
+        requests = [
+            TextRequest(prompt=prompt, params=own, chat=chat, encode=encode or EncodeOptions())
+            for prompt, own in zip(prompts, list_params(params, len(prompts)), strict=True)
         ]
+        futures = [self.submit_request(request) for request in requests]
         return [future.result() for future in futures]
 
-    def _encode(self, prompt: Prompt, *, chat: bool, system: str | None) -> list[int]:
-        if isinstance(prompt, str):
-            if not chat:
-                return self._tokenizer.encode(prompt)
-            turns = [{"role": "user", "content": prompt}]
-            if system is not None:
-                turns.insert(0, {"role": "system", "content": system})
-            return self._tokenizer.encode_chat(turns)
-        if isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
-            kind = type(prompt).__name__
-            raise RequestError(f"a prompt is text, token ids or messages, not {kind}", kind="prompt_type")
-        if all(isinstance(token, Integral) for token in prompt):
-            return [int(token) for token in prompt]  # pyright: ignore[reportArgumentType]
-        messages: list[Message] = list(prompt)  # pyright: ignore[reportAssignmentType]
-        first = messages[0]
-        if system is not None and not (isinstance(first, Mapping) and first.get("role") == "system"):
-            messages.insert(0, {"role": "system", "content": system})
-        return self._tokenizer.encode_chat(messages)
+    def _next_id(self) -> str:
+        return f"request-{next(self._request_numbers)}"
 
 
 def check_model(
@@ -208,21 +306,10 @@ def _check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
         raise ConfigError(f"token id {largest} is none of the model's, which end at {vocab_size - 1}")
 
 
-def _check_ids_of_row(token_ids: Sequence[int], params: SamplingParams, vocab_size: int) -> None:
-    """A token that the model does not have would silently be read as another."""
-    for token in (min(token_ids, default=0), max((*token_ids, *params.stop_token_ids), default=0)):
-        if not 0 <= token < vocab_size:
-            raise RequestError(
-                f"token id {token} is none of the model's, which end at {vocab_size - 1}", kind="token_ids"
-            )
-
-
-def _is_one_prompt(prompts: Any) -> bool:
-    """Whether it is a text, token ids or a conversation, and not a list of such."""
-    if isinstance(prompts, str):
-        return True
-    is_list = isinstance(prompts, Sequence) and len(prompts) > 0
-    return is_list and all(isinstance(each, Integral | Mapping) for each in prompts)
+def _override(
+    config: dict[str, Any], overrides: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    return {**config, **overrides} if isinstance(overrides, Mapping) else overrides(dict(config))
 
 
 def _choose_max_model_len(config: EngineConfig, max_position: int) -> int:
@@ -254,6 +341,7 @@ def _errors_to_outputs(future: "Future[RequestOutput]", request: LLMRequest) -> 
                 RequestOutput(
                     request_id=request.request_id,
                     prompt_token_ids=request.prompt_token_ids,
+                    metadata=request.metadata,
                     quality_flags=request.quality_flags,
                     error=RowError.of(error),
                 )

@@ -105,6 +105,7 @@ class OutputWriter:
             prompt_token_ids=request.prompt_token_ids,
             outputs=(completion,),
             finished=ending is not None,
+            metadata=request.metadata,
             quality_flags=request.quality_flags,
             cached_tokens=sequence.num_cached,
             queue_s=sequence.first_scheduled_s - request.submit_time_s,

@@ -1,7 +1,8 @@
 """What goes into the engine and what comes out of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from headrace.engines.errors import RowError
 from headrace.engines.llm.logprobs import LogprobTrace, TokenLogprobs
@@ -30,6 +31,8 @@ class LLMRequest:
     """What the params say about single tokens."""
     output_kind: OutputKind = "final"
     """Whether outputs come while the text grows, and what they hold."""
+    metadata: Mapping[str, Any] | None = None
+    """What the caller gave along; the output carries it."""
     quality_flags: tuple[str, ...] = ()
     """What happened to the prompt before, e.g. `prompt_truncated`."""
     submit_time_s: float
@@ -72,6 +75,8 @@ class RequestOutput:
     """Why the request failed; None where it did not."""
     finished: bool = True
     """Whether this is the request's last output; False only where outputs come while the text grows."""
+    metadata: Mapping[str, Any] | None = None
+    """What the request carried along."""
     quality_flags: tuple[str, ...] = ()
     """`prompt_truncated` where the prompt was cut to fit."""
     cached_tokens: int = 0

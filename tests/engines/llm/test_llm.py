@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.engines import ConfigError, EngineError
+from headrace.engines import ConfigError, EngineError, ModelError
 from headrace.engines.checkpoints import open_checkpoint
-from headrace.engines.llm import LLM, SamplingParams, check_model
-from tests.engines.llm.conftest import tiny_config
+from headrace.engines.llm import LLM, ChatOptions, SamplingParams, check_model
+from headrace.engines.llm.tokenizer import PromptTokenizer
+from tests.engines.llm.conftest import GOLDEN, tiny_config
 
 SHORT = SamplingParams(max_tokens=3, ignore_eos=True)
 
@@ -117,3 +118,71 @@ def test_special_tokens_are_shown_only_where_that_is_asked_for(tiny_llm):
         has_special = any(token < 32 for token in hidden.token_ids)
         assert ("<" in shown.text) >= has_special
         assert has_special == (hidden.text != shown.text)
+
+
+def test_token_ids_take_the_place_of_prompts(tiny_llm):
+    padded = {"input_ids": [[40, 41, 0], [42, 43, 44]], "attention_mask": [[1, 1, 0], [1, 1, 1]]}
+    outputs = tiny_llm.generate(prompt_token_ids=padded, sampling_params={"max_tokens": 3})
+    assert [output.prompt_token_ids for output in outputs] == [(40, 41), (42, 43, 44)]
+    assert tiny_llm.generate(prompt_token_ids=[40, 41]).prompt_token_ids == (40, 41)
+    for prompts in ({}, {"prompts": "a", "prompt_token_ids": [40]}):
+        with pytest.raises(ValueError, match="either prompts or prompt_token_ids"):
+            tiny_llm.generate(**prompts)
+
+
+def test_options_of_the_tokenizer_are_obeyed(tiny_llm):
+    cut = tiny_llm.generate("abcdef", SHORT, tokenizer_kwargs={"truncation": True, "max_length": 2})
+    left = {"truncation": True, "max_length": 2, "truncation_side": "left"}
+    assert tiny_llm.processor.decode(cut.prompt_token_ids) == "ab"
+    assert (
+        tiny_llm.processor.decode(tiny_llm.generate("abcdef", SHORT, tokenizer_kwargs=left).prompt_token_ids)
+        == "ef"
+    )
+
+
+def test_tokens_are_counted_as_the_engine_takes_them(tiny_llm):
+    assert tiny_llm.count_tokens("abc") == len(tiny_llm.generate("abc", SHORT).prompt_token_ids)
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content }}{% endfor %}"
+    options = ChatOptions(chat_template=template)
+    assert tiny_llm.count_tokens([{"role": "user", "content": "ab"}], options) == len("user:ab")
+    assert tiny_llm.max_prompt_len == 255
+
+
+def test_a_tokenizer_may_be_given_as_path_or_object(tiny_model, tmp_path):
+    tokenizer = open_checkpoint(str(tiny_model)).tokenizer()
+    (tmp_path / "template.jinja").write_text("<{{ messages[0].content }}>")
+    for given in (tokenizer, tokenizer.backend_tokenizer, tiny_model, str(tiny_model)):
+        prompt_tokenizer = PromptTokenizer(
+            open_checkpoint(str(GOLDEN / "gqa")), tiny_config(), given, tmp_path / "template.jinja"
+        )
+        assert prompt_tokenizer.decode(prompt_tokenizer.encode("abc")) == "abc"
+        tokens = prompt_tokenizer.encode_chat([{"role": "user", "content": "é"}], ChatOptions())
+        assert prompt_tokenizer.decode(tokens) == "<é>"
+    with pytest.raises(ModelError, match="class int"):
+        PromptTokenizer(open_checkpoint(str(GOLDEN / "gqa")), tiny_config(), 3)
+
+
+def test_the_models_config_may_be_overridden(tiny_model):
+    with LLM(
+        str(tiny_model), tiny_config(max_model_len=None), hf_overrides={"max_position_embeddings": 96}
+    ) as llm:
+        assert llm.max_model_len == 96
+    with LLM(
+        str(tiny_model),
+        tiny_config(max_model_len=None),
+        hf_overrides=lambda config: config | {"max_position_embeddings": 64},
+    ) as llm:
+        assert llm.max_model_len == 64
+
+
+def test_a_conversation_is_answered_under_a_template_of_the_call(tiny_llm):
+    output = tiny_llm.chat(
+        [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}],
+        SHORT,
+        add_generation_prompt=False,
+        continue_final_message=True,
+        chat_template="{% for m in messages %}{{ m.content }}|{% endfor %}",
+    )
+    assert tiny_llm.processor.decode(output.prompt_token_ids) == "ab|c"
+    with pytest.raises(ValueError, match="exclude each other"):
+        tiny_llm.chat([{"role": "user", "content": "ab"}], SHORT, continue_final_message=True)
