@@ -1,14 +1,14 @@
 """What the subcommands share: a command line becomes a config, a summary becomes an exit code."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from headrace.engines.config_fields import from_flat
 from headrace.jobs.beam_options import add_beam_options, check_beam_args
 from headrace.jobs.errors import UsageError
 from headrace.jobs.options import Parser, add_options, config_values
-from headrace.pipelines import GenerateConfig, RunSummary, TranscribeConfig
+from headrace.pipelines import GenerateConfig, Progress, RunSummary, TranscribeConfig, supervise
 
 ConfigT = TypeVar("ConfigT", GenerateConfig, TranscribeConfig)
 
@@ -45,5 +45,24 @@ def read_arguments(
         raise UsageError(str(error)) from error
 
 
+def run_job(
+    config: GenerateConfig | TranscribeConfig,
+    beam_args: Sequence[str],
+    on_progress: Callable[[Progress], None] | None,
+) -> RunSummary:
+    """Summary of the run that a config asks for, supervised where it says so."""
+    if config.supervise:
+        return supervise(config, beam_args, on_progress)
+    from headrace.pipelines import run_generate, run_transcribe  # JAX and Beam, which take seconds
+
+    if isinstance(config, GenerateConfig):
+        return run_generate(config, beam_args, on_progress)
+    return run_transcribe(config, beam_args, on_progress)
+
+
 def exit_code(config: GenerateConfig | TranscribeConfig, summary: RunSummary) -> int:
-    return 1 if config.fail_on_row_errors and summary.rows_failed else 0
+    """1 where rows failed and that counts, else 0."""
+    allowed = 0 if config.fail_on_row_errors else summary.rows
+    if config.max_error_rate is not None:
+        allowed = min(allowed, int(config.max_error_rate * summary.rows))
+    return 1 if summary.rows_failed > allowed else 0

@@ -35,10 +35,11 @@ def run_generate(
     """
     quiet_libraries()
     from headrace import pipelines
+    from headrace.jobs.command import run_job
 
     config = _config(pipelines.GenerateConfig, _paths(inputs, output, model), options)
     check_beam_args(beam_args)
-    return pipelines.run_generate(config, beam_args, on_progress)
+    return run_job(config, beam_args, on_progress)
 
 
 def run_transcribe(
@@ -61,10 +62,11 @@ def run_transcribe(
     """
     quiet_libraries()
     from headrace import pipelines
+    from headrace.jobs.command import run_job
 
     config = _config(pipelines.TranscribeConfig, _paths(inputs, output, model), options)
     check_beam_args(beam_args)
-    return pipelines.run_transcribe(config, beam_args, on_progress)
+    return run_job(config, beam_args, on_progress)
 
 
 def _config(config_class: type, paths: "_Paths", options: dict[str, Any]) -> Any:

@@ -5,7 +5,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+
+from headrace.pipelines.processes import descendants
 
 RESUME = "run the same command again to resume"
 
@@ -26,19 +27,6 @@ def stopping_at_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes that `pid` has started, and those that they have; none where there is no /proc."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended since
-            # pid (name) state parent ...: the name may hold spaces and parentheses.
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found[1:]
 
 
 def _stop(number: int, frame: object) -> None:

@@ -1,17 +1,26 @@
-"""Beam pipelines that stream dataset shards through resident engines into committed Parquet parts."""
+"""Beam pipelines that stream dataset shards through resident engines into committed Parquet parts.
 
-from headrace.pipelines.calls import FailedRow, GeneratedRow, TranscribedRow
-from headrace.pipelines.config import (
-    GenerateConfig,
-    InputError,
-    OutputError,
-    Progress,
-    RunError,
-    RunSummary,
-    TranscribeConfig,
-)
-from headrace.pipelines.run import run_generate, run_transcribe
-from headrace.pipelines.transforms import Generate, Outcome, Transcribe
+What is named here is imported when it is first used: Beam and JAX take seconds, which a launcher that only
+checks its options need not wait for.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.pipelines.calls import FailedRow, GeneratedRow, TranscribedRow
+    from headrace.pipelines.config import (
+        GenerateConfig,
+        InputError,
+        OutputError,
+        Progress,
+        RunError,
+        RunSummary,
+        TranscribeConfig,
+    )
+    from headrace.pipelines.run import run_generate, run_transcribe
+    from headrace.pipelines.supervisor import supervise
+    from headrace.pipelines.transforms import Generate, Outcome, Transcribe
 
 __all__ = [
     "FailedRow",
@@ -29,4 +38,28 @@ __all__ = [
     "TranscribedRow",
     "run_generate",
     "run_transcribe",
+    "supervise",
 ]
+
+_HOMES = {
+    "calls": ("FailedRow", "GeneratedRow", "TranscribedRow"),
+    "config": (
+        "GenerateConfig",
+        "InputError",
+        "OutputError",
+        "Progress",
+        "RunError",
+        "RunSummary",
+        "TranscribeConfig",
+    ),
+    "run": ("run_generate", "run_transcribe"),
+    "supervisor": ("supervise",),
+    "transforms": ("Generate", "Outcome", "Transcribe"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -53,14 +53,37 @@ class RunConfig(Serializable):
     """Most rows in one part of the results; a part is what a broken run may have to do again."""
     fail_on_row_errors: bool = False
     """Exit with status 1 where any row failed."""
+    retry_errors: bool = False
+    """Run the failed rows of the parts that are there again, and only those."""
+    overwrite: bool = False
+    """Delete the run that is in the output directory and begin anew."""
+    ignore_mtime: bool = False
+    """Take input files for unchanged whose size is, whatever their times say (after a copy, say)."""
+    max_error_rate: float | None = None
+    """Stop where more than this share of the rows failed, once a worker has done 100."""
+    max_hours: float | None = None
+    """Begin no further part after so many hours; the same command goes on later."""
+    row_timeout_s: float | None = 900.0
+    """Seconds without any progress of the engine after which its rows are taken for hung (0: never)."""
+    supervise: bool = True
+    """Run in a process of its own that is watched, and started again where a row ends it."""
 
     def __post_init__(self) -> None:
+        self._check_budgets()
         _require(len(self.inputs) > 0, "no input was given: name files, globs or directories")
         _require(all(self.inputs), "an input is an empty string: name files, globs or directories")
         _require(bool(self.output), "no output directory was given: add --output DIR")
         _require(bool(self.model), "no model was given: add --model MODEL, for example demo:smollm2-135m")
         _require_choice("dtype", self.dtype, ("auto", "bfloat16", "float32"))
         _require_once("keep_columns", self.keep_columns)
+
+    def _check_budgets(self) -> None:
+        rate, hours, timeout_s = self.max_error_rate, self.max_hours, self.row_timeout_s
+        _require(rate is None or 0 <= rate < 1, f"max_error_rate is {rate}: give a share from 0 to below 1")
+        _require(hours is None or hours > 0, f"max_hours is {hours}: give more than 0")
+        _require(timeout_s is None or timeout_s >= 0, f"row_timeout_s is {timeout_s}: give 0 or more")
+        both = self.overwrite and self.retry_errors
+        _require(not both, "overwrite deletes what retry_errors would run again: give one of them")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,20 @@ from headrace.pipelines.config import RunConfig
 SCHEMA_VERSION = 1
 
 # Where things lie, what is done about errors and which model: the model has a fingerprint of its own.
-_NOT_PARAMETERS = {"inputs", "output", "model", "revision", "fail_on_row_errors"}
+_NOT_PARAMETERS = {
+    "inputs",
+    "output",
+    "model",
+    "revision",
+    "fail_on_row_errors",
+    "retry_errors",
+    "overwrite",
+    "ignore_mtime",
+    "max_error_rate",
+    "max_hours",
+    "row_timeout_s",
+    "supervise",
+}
 # How much is done at once: a run may be taken up with less (after running out of memory, say), except where
 # --deterministic promises equal texts, which hold for fixed shapes only.
 _SPEED = {"max_num_seqs", "page_size", "batch_size"}

@@ -1,4 +1,4 @@
-"""Rows finished in this process whose part is not committed yet, and which runs are to stop."""
+"""What this process knows of its runs: rows without a part yet, which are to stop, what has failed."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +23,11 @@ class InFlight:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._parts: dict[tuple[str, str], Tally] = {}
+        self._totals: dict[str, Tally] = {}
         self._stopped: set[str] = set()
+        self._halted: dict[str, str] = {}
+        self._missing: dict[str, dict[str, str]] = {}
+        self._unwritable: set[str] = set()
 
     @contextmanager
     def part(self, output: str, name: str) -> Iterator[Callable[[Tally], None]]:
@@ -33,6 +37,7 @@ class InFlight:
         def add(tally: Tally) -> None:
             with self._lock:
                 self._parts[key] = self._parts.get(key, Tally()).plus(tally)
+                self._totals[output] = self._totals.get(output, Tally()).plus(tally)
 
         add(Tally())
         try:
@@ -46,10 +51,18 @@ class InFlight:
         with self._lock:
             return {name: tally for (where, name), tally in self._parts.items() if where == output}
 
+    def total(self, output: str) -> Tally:
+        """All that this process has done for the run since it began."""
+        with self._lock:
+            return self._totals.get(output, Tally())
+
     def begin(self, output: str) -> None:
-        """Lets a run go on that was stopped before."""
+        """Forgets an earlier run into the directory, so that one that was stopped may go on."""
         with self._lock:
             self._stopped.discard(output)
+            self._unwritable.discard(output)
+            for each in (self._totals, self._halted, self._missing):
+                each.pop(output, None)
 
     def stop(self, output: str) -> None:
         """Has the chunks of a run give up at once; they stay uncommitted."""
@@ -59,6 +72,34 @@ class InFlight:
     def is_stopped(self, output: str) -> bool:
         """Whether a run is to stop."""
         return output in self._stopped
+
+    def halt(self, output: str, reason: str) -> None:
+        """Has the run begin no further chunk, for a reason that its launcher will tell."""
+        with self._lock:
+            self._halted.setdefault(output, reason)
+
+    def halted(self, output: str) -> str | None:
+        """Why the run is to begin no further chunk, None where it may."""
+        return self._halted.get(output)
+
+    def miss(self, output: str, part: str, reason: str) -> None:
+        """Notes why a part could not be committed."""
+        with self._lock:
+            self._missing.setdefault(output, {})[part] = reason
+
+    def missing(self, output: str) -> dict[str, str]:
+        """Why parts could not be committed by this process, by part name."""
+        with self._lock:
+            return dict(self._missing.get(output, {}))
+
+    def note_writing(self, output: str, *, failed: bool) -> None:
+        """Notes how the last writing of a part went."""
+        with self._lock:
+            (self._unwritable.add if failed else self._unwritable.discard)(output)
+
+    def writing_failed(self, output: str) -> bool:
+        """Whether the last writing of a part failed."""
+        return output in self._unwritable
 
 
 IN_FLIGHT = InFlight()

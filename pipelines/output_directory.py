@@ -18,6 +18,8 @@ from headrace.pipelines.files import (
     parent,
     write_whole,
 )
+from headrace.pipelines.heartbeat import refuse_living_run
+from headrace.pipelines.journal import journal_directory
 
 
 def refuse_foreign_output(output: str, *, has_record: bool) -> None:
@@ -60,11 +62,14 @@ def refuse_unwritable_output(output: str) -> None:
 
 @contextmanager
 def claim_output(output: str) -> Iterator[None]:
-    """Keeps other runs of this machine out of the directory, up to the end of the block or of the process.
+    """Keeps other runs out of the directory, up to the end of the block or of the process.
+
+    On a local file system by a lock, which goes with the process; elsewhere by the heartbeat.
 
     Raises:
       OutputError: another run has it, or it cannot be made.
     """
+    refuse_living_run(output)
     if not is_local(output):
         yield
         return
@@ -125,6 +130,23 @@ def open_output(output: str) -> None:
             delete(join(scratch, name))
     except OSError as error:
         raise OutputError(f"cannot write to the output {output}: {error.strerror or error}") from error
+
+
+def delete_run(output: str) -> None:
+    """Deletes the parts of the run in a directory and what tells of it.
+
+    Raises:
+      OutputError: a file cannot be deleted.
+    """
+    try:
+        for name in list_directory(output, "part-"):
+            delete(join(output, name))
+        for name in list_directory(journal_directory(output)):
+            delete(join(journal_directory(output), name))
+        for name in ("_SUCCESS", "metrics.parquet", "heartbeat.json", "run.json"):
+            delete(run_directory(output, name))
+    except OSError as error:
+        raise OutputError(f"cannot delete the run in {output}: {error.strerror or error}") from error
 
 
 def mark_success(output: str) -> None:

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import apache_beam as beam
 from apache_beam.metrics.metric import MetricsFilter
@@ -14,8 +14,9 @@ from apache_beam.utils.shared import Shared
 from headrace.pipelines.beam_metrics import NAMESPACE
 from headrace.pipelines.config import RunError
 from headrace.pipelines.plan import ChunkTask
-from headrace.pipelines.run_chunk import RunChunk
+from headrace.pipelines.run_chunk import MISSING, Launch, RunChunk
 from headrace.pipelines.work import Work
+from headrace.pipelines.worker_watch import watching_workers
 
 # Two bundles at a time, so that the tail of one chunk overlaps the head of the next.
 _DEFAULT_RUNNER = ["--runner=FnApiRunner", "--direct_running_mode=multi_threading"]
@@ -26,8 +27,17 @@ _DEFAULT_WORKERS = ["--direct_num_workers=2"]
 class PipelineResult:
     """What a pipeline reports."""
 
-    counters: Mapping[str, int]
+    counters: Mapping[str, int] = field(default_factory=dict)
     """Beam's counters of our namespace, by name."""
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """How many parts could not be committed, by the reason."""
+        return {
+            name.removeprefix(MISSING): count
+            for name, count in self.counters.items()
+            if name.startswith(MISSING) and count
+        }
 
 
 def pipeline_options(beam_args: Sequence[str]) -> PipelineOptions:
@@ -43,9 +53,9 @@ def pipeline_options(beam_args: Sequence[str]) -> PipelineOptions:
 
 
 def run_pipeline(
-    work: Work, output: str, tasks: Sequence[ChunkTask], options: PipelineOptions
+    work: Work, launch: Launch, tasks: Sequence[ChunkTask], options: PipelineOptions
 ) -> PipelineResult:
-    """Runs the chunks; when this returns every one of them is committed.
+    """Runs the chunks; when this returns each is committed, or counted with the reason why it could not be.
 
     Raises:
       RunError: the run broke off; chunks that were committed stay so.
@@ -55,10 +65,10 @@ def run_pipeline(
         pipeline
         | "Chunks" >> beam.Create(list(tasks))
         | "Spread" >> beam.Reshuffle()
-        | "RunChunk" >> beam.ParDo(RunChunk(work, output, Shared()))
+        | "RunChunk" >> beam.ParDo(RunChunk(work, launch, Shared()))
     )
     try:
-        with _thread_cap(options):
+        with _thread_cap(options), watching_workers(options, launch.output):
             result = pipeline.run()
             result.wait_until_finish()
     except Exception as error:
@@ -66,6 +76,14 @@ def run_pipeline(
     queried = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))
     return PipelineResult(
         counters={each.key.metric.name: each.committed or 0 for each in queried["counters"]}
+    )
+
+
+def is_local_runner(options: PipelineOptions) -> bool:
+    """Whether the workers are this process or its children, so that its launcher sees how they end."""
+    return (options.view_as(StandardOptions).runner or "").rpartition(".")[2] in (
+        "FnApiRunner",
+        "DirectRunner",
     )
 
 

@@ -69,18 +69,20 @@ class ProgressPoller:
 
 @contextmanager
 def reporting(
-    poller: ProgressPoller, output: str, report: Callable[[Progress], None] | None
+    poller: ProgressPoller, output: str, reports: Sequence[Callable[[Progress], None]]
 ) -> Iterator[None]:
-    """Calls `report` from a thread until the block ends, and once more then."""
-    if report is None:
-        yield
-        return
+    """Calls `reports` from a thread until the block ends, and once more then."""
     ended = threading.Event()
     interval_s = _LOCAL_INTERVAL_S if is_local(output) else _REMOTE_INTERVAL_S
 
     def run() -> None:
         while not ended.wait(interval_s):
-            report(poller.poll())
+            tell()
+
+    def tell() -> None:
+        progress = poller.poll()
+        for report in reports:
+            report(progress)
 
     thread = threading.Thread(target=run, name="headrace-progress", daemon=True)
     thread.start()
@@ -89,7 +91,7 @@ def reporting(
     finally:
         ended.set()
         thread.join()
-        report(poller.poll())
+        tell()
 
 
 def _tally(footer: Footer) -> Tally:

@@ -12,7 +12,11 @@ from headrace.pipelines.work import ServingEngine
 
 logger = logging.getLogger(__name__)
 
-_TAG = "headrace"
+# Beam's `Shared` keeps one object a tag: an engine that has died is left behind with its tag.
+_generation = 0
+_num_barren = 0
+_MAX_BARREN = 3
+_generation_lock = threading.Lock()
 
 
 class Resident:
@@ -24,6 +28,8 @@ class Resident:
     def __init__(self, engine: ServingEngine) -> None:
         self.engine = engine
         self.device = describe_devices()
+        self.generation = _generation
+        self.has_served = False
         self._reported: dict[str, float] = {}
         self._is_new = True
         self._lock = threading.Lock()
@@ -48,7 +54,21 @@ class Resident:
 
 def acquire_resident(shared: Shared, load: Callable[[], ServingEngine]) -> Resident:
     """The process's resident; the first caller loads it while the others wait."""
-    return shared.acquire(lambda: Resident(load()), tag=_TAG)
+    return shared.acquire(lambda: Resident(load()), tag=f"headrace-{_generation}")
+
+
+def retire(resident: Resident) -> bool:
+    """Has the next caller of `acquire_resident` load another engine: this one has died.
+
+    Whether that is worth it: not where several in a row died without having served a single row.
+    """
+    global _generation, _num_barren
+    with _generation_lock:
+        if resident.generation == _generation:
+            _generation += 1
+            _num_barren = 0 if resident.has_served else _num_barren + 1
+            resident.engine.close()
+        return _num_barren < _MAX_BARREN
 
 
 def describe_devices() -> str:

@@ -21,19 +21,28 @@ from headrace.pipelines.config import (
 from headrace.pipelines.files import normalise
 from headrace.pipelines.fingerprint import parameters, run_fingerprint
 from headrace.pipelines.generate import GenerateWork
+from headrace.pipelines.heartbeat import Heartbeat
 from headrace.pipelines.in_flight import IN_FLIGHT
+from headrace.pipelines.journal import forget
 from headrace.pipelines.listing import Listing, list_inputs
 from headrace.pipelines.metrics import add_up, write_metrics
 from headrace.pipelines.output_directory import (
     claim_output,
+    delete_run,
     mark_success,
     open_output,
     refuse_foreign_output,
     refuse_unwritable_output,
 )
-from headrace.pipelines.pipeline import pipeline_options, run_pipeline
+from headrace.pipelines.pipeline import (
+    PipelineResult,
+    is_local_runner,
+    pipeline_options,
+    run_pipeline,
+)
 from headrace.pipelines.plan import Plan, make_plan
 from headrace.pipelines.progress import ProgressPoller, reporting
+from headrace.pipelines.run_chunk import Launch
 from headrace.pipelines.run_record import (
     ModelRecord,
     RunRecord,
@@ -43,12 +52,16 @@ from headrace.pipelines.run_record import (
     record_config,
     write_record,
 )
+from headrace.pipelines.shards import Chunk
 from headrace.pipelines.transcribe import TranscribeWork
 from headrace.pipelines.work import Work
 
 logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[Progress], None]
+
+# Files that an error names before it says that there are more.
+_MAX_NAMED = 3
 
 
 def run_generate(
@@ -89,17 +102,23 @@ def run_work(work: Work, beam_args: Sequence[str] = (), on_progress: OnProgress 
     before = read_record(output)
     refuse_foreign_output(output, has_record=before is not None)
     _check_options(work)
+    if work.config.overwrite:
+        before = None
     listing = list_inputs(work.config.inputs, leave_out=output, root=before.root if before else None)
     refuse_unwritable_output(output)
     model = _find_model(work)
     _refuse_other_run(before, output, work, model)
-    plan = make_plan(work, listing, output, run_fingerprint(work.job, model.fingerprint, work.config), before)
+    fingerprint = run_fingerprint(work.job, model.fingerprint, work.config)
+    plan = make_plan(work, listing, output, fingerprint, before)
     work = work.with_kept(plan.kept)
     _ = work.schema  # refuses kept columns that cannot stand side by side
     record = _new_record(work, model, listing, plan, before)
     with claim_output(output):
+        if work.config.overwrite:
+            delete_run(output)
         open_output(output)
         _begin(output, record)
+        forget(output, plan.reused)
         logger.info("rows: %d, parts to do: %d of %d", _rows(plan), len(plan.tasks), len(plan.chunks))
         return _run_plan(work, output, plan, record, beam_args, on_progress)
 
@@ -113,13 +132,17 @@ def _run_plan(
     on_progress: OnProgress | None,
 ) -> RunSummary:
     started_s = time.monotonic()
+    heartbeat = Heartbeat(output)
     try:
-        with reporting(ProgressPoller(output, plan.chunks, plan.reused), output, on_progress):
-            counters = _run_tasks(work, output, plan, beam_args)
-        return _finish(work, output, plan, record, counters, time.monotonic() - started_s)
+        reports = [heartbeat, *([on_progress] if on_progress else [])]
+        with reporting(ProgressPoller(output, plan.chunks, plan.reused), output, reports):
+            result = _run_tasks(work, output, plan, beam_args)
+        return _finish(work, output, plan, record, result, time.monotonic() - started_s)
     except RunError as error:
         _note_break(output, record)
         raise _with_remedy(error, output, plan) from error
+    finally:
+        heartbeat.write("ended")
 
 
 def _check_options(work: Work) -> None:
@@ -142,7 +165,7 @@ def _refuse_other_run(before: RunRecord | None, output: str, work: Work, model: 
     if found:
         raise OutputError(
             f"{output} holds another run: {'; '.join(found)}: "
-            "run it as before or choose another output directory"
+            "run it as before, choose another output directory, or delete it with overwrite"
         )
 
 
@@ -178,12 +201,19 @@ def _note_break(output: str, record: RunRecord) -> None:
         logger.warning("cannot write run.json: it goes on saying that the run is running")
 
 
-def _run_tasks(work: Work, output: str, plan: Plan, beam_args: Sequence[str]) -> Mapping[str, int]:
+def _run_tasks(work: Work, output: str, plan: Plan, beam_args: Sequence[str]) -> PipelineResult:
     if not plan.tasks:
-        return {}
+        return PipelineResult()
+    options = pipeline_options(beam_args)
+    hours = work.config.max_hours
+    launch = Launch(
+        output=output,
+        is_strict=not is_local_runner(options),
+        deadline=time.time() + hours * 3600 if hours is not None else None,
+    )
     IN_FLIGHT.begin(output)
     try:
-        return run_pipeline(work, output, plan.tasks, pipeline_options(beam_args)).counters
+        return run_pipeline(work, launch, plan.tasks, options)
     except BaseException:
         IN_FLIGHT.stop(output)
         raise
@@ -198,16 +228,18 @@ def _with_remedy(error: RunError, output: str, plan: Plan) -> RunError:
 
 
 def _finish(
-    work: Work, output: str, plan: Plan, record: RunRecord, counters: Mapping[str, int], wall_s: float
+    work: Work, output: str, plan: Plan, record: RunRecord, result: PipelineResult, wall_s: float
 ) -> RunSummary:
     footers = dict(plan.reused)
     for task in plan.tasks:
         footer = read_footer(output, task.chunk.part_name)
-        if footer is None or not is_part_of(footer, task.chunk):
-            raise RunError(f"{task.chunk.part_name} was not committed")
-        footers[footer.part] = footer
+        if footer is not None and is_part_of(footer, task.chunk):
+            footers[footer.part] = footer
+    missing = [task.chunk for task in plan.tasks if task.chunk.part_name not in footers]
+    if missing:
+        raise RunError(_missing_text(missing, result, IN_FLIGHT.missing(output)))
     new = [footers[task.chunk.part_name] for task in plan.tasks]
-    summary = _summary(work, output, footers, new, wall_s, counters.get("model_loads", 0))
+    summary = _summary(work, output, footers, new, wall_s, result.counters.get("model_loads", 0))
     try:
         write_metrics(output, footers.values())
         write_record(output, _done(record, footers, summary))
@@ -215,6 +247,19 @@ def _finish(
     except OSError as error:
         raise RunError(f"cannot write what the run did: {error.strerror or error}") from error
     return summary
+
+
+def _missing_text(missing: Sequence[Chunk], result: PipelineResult, seen: Mapping[str, str]) -> str:
+    """What is missing and why: the reasons of this process part by part, those of others as counts."""
+    if len(set(seen.values())) == 1 and len(seen) == len(missing):
+        reasons = next(iter(seen.values()))
+    else:
+        counted = result.missing or {"not committed, for a reason that no worker told": len(missing)}
+        reasons = "; ".join(f"{count} parts: {reason}" for reason, count in sorted(counted.items()))
+    sources = list(dict.fromkeys(chunk.files[0].source for chunk in missing))
+    named = ", ".join(sources[:_MAX_NAMED]) + (", ..." if len(sources) > _MAX_NAMED else "")
+    rows = sum(chunk.rows for chunk in missing)
+    return f"{len(missing)} parts with {rows} rows of {named} are missing: {reasons}"
 
 
 def _summary(

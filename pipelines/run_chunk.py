@@ -3,39 +3,41 @@
 import logging
 import math
 import os
-import queue
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import apache_beam as beam
+import pyarrow as pa
 from apache_beam.utils.shared import Shared
 
 from headrace.audio import HeadraceError
-from headrace.engines import EngineError, RowError
+from headrace.engines import EngineError
 from headrace.pipelines.beam_metrics import increase, observe
+from headrace.pipelines.budget import HaltedError, check_budget, check_halt
 from headrace.pipelines.commit import Footer, is_part_of, read_footer, write_part
 from headrace.pipelines.files import is_local
-from headrace.pipelines.in_flight import IN_FLIGHT, Tally
+from headrace.pipelines.in_flight import IN_FLIGHT
+from headrace.pipelines.journal import attempt, forget, past_attempts
 from headrace.pipelines.metrics import count_errors, part_metrics
+from headrace.pipelines.persistence import failure_reason, persist, refuse_full_disk
 from headrace.pipelines.plan import ChunkTask
-from headrace.pipelines.resident import Resident, acquire_resident
+from headrace.pipelines.resident import Resident, acquire_resident, retire
+from headrace.pipelines.stall_watch import STALLS, Watched
+from headrace.pipelines.suspects import Verdict, judge, trials
 from headrace.pipelines.tables import read_rows
+from headrace.pipelines.window import ChunkProgress, Lane, PlacedRow, Window
 from headrace.pipelines.work import ResultRow, Work, WorkRow
 
 logger = logging.getLogger(__name__)
 
-# Requests in the engine's hands, for each of its slots: enough that a slot never waits for a row to be read.
-_WINDOW_PER_SLOT = 3
-_MAX_WINDOW_BYTES = 256 << 20
-_POLL_S = 0.5
+MISSING = "missing: "
+"""Beginning of the counters of parts that could not be committed; the rest says why."""
 
-
-class StoppedError(HeadraceError, RuntimeError):
-    """The run was told to stop; the chunk is not committed."""
+# Engines that a chunk may be the death of: enough to find one culprit in groups, then alone.
+_MAX_ENGINES = 6
 
 
 class InputChangedError(HeadraceError, RuntimeError):
@@ -43,52 +45,96 @@ class InputChangedError(HeadraceError, RuntimeError):
 
 
 class Manifest(NamedTuple):
-    """What comes out of the pipeline for each chunk."""
+    """What comes out of the pipeline for each chunk; `missing` says why its part could not be committed."""
 
     part: str
     rows: int
+    missing: str | None = None
 
 
-class ChunkProgress(NamedTuple):
-    """How a chunk tells what it has done, and learns that it is to stop."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """What a launch tells its workers, besides the work."""
 
-    add: Callable[[Tally], None]
-    is_stopped: Callable[[], bool]
-
-
-class _Submitted(NamedTuple):
-    place: int
-    row: WorkRow
-    future: "Future[Any]"
+    output: str
+    """Directory of the results."""
+    is_strict: bool = False
+    """Whether an end of a worker that nobody saw is held for a row's doing at once."""
+    deadline: float | None = None
+    """Time from which on no chunk is begun, in seconds since 1970."""
 
 
 class RunChunk(beam.DoFn):
     """Chunks in, a manifest of the committed parts out."""
 
-    def __init__(self, work: Work, output: str, shared: Shared) -> None:
+    def __init__(self, work: Work, launch: Launch, shared: Shared) -> None:
         self._work = work
-        self._output = output
+        self._launch = launch
+        self._output = launch.output
         self._shared = shared
         self._resident: Resident | None = None
 
     def process(self, element: ChunkTask) -> Iterable[Manifest]:
-        chunk = element.chunk
-        if not is_part_of(read_footer(self._output, chunk.part_name), chunk):
-            if self._resident is None:
-                self._resident = acquire_resident(self._shared, self._work.load)
-            self._run(element, self._resident)
-        yield Manifest(chunk.part_name, chunk.rows)
+        reason = self._try(element)
+        if reason is not None:
+            IN_FLIGHT.miss(self._output, element.chunk.part_name, reason)
+            increase(f"{MISSING}{reason}", 1)
+        yield Manifest(element.chunk.part_name, element.chunk.rows, reason)
 
     def teardown(self) -> None:
         self._resident = None
 
+    def _try(self, task: ChunkTask) -> str | None:
+        """Commits a chunk; why it cannot be, where the others go on."""
+        name = task.chunk.part_name
+        try:
+            if is_part_of(read_footer(self._output, name), task.chunk):
+                return None
+            check_budget(self._work.config, self._launch.deadline, self._output)
+            refuse_full_disk(self._output)
+            self._run_until_engine_lives(task)
+        except HaltedError as error:
+            return str(error)
+        except (OSError, pa.ArrowException, InputChangedError) as error:
+            reason = failure_reason(error)
+            logger.error("%s: %s", name, reason)
+            return reason
+        return None
+
+    def _run_until_engine_lives(self, task: ChunkTask) -> None:
+        """Runs a chunk, with another engine where one dies; the journal says which rows to suspect."""
+        for tries_left in reversed(range(_MAX_ENGINES)):
+            if self._resident is None:
+                self._resident = acquire_resident(self._shared, self._work.load)
+            try:
+                self._run(task, self._resident)
+                return
+            except EngineError as error:
+                is_worth_it = retire(self._resident) and tries_left > 0
+                self._resident = None
+                # It may have died of a row of another chunk; with no row in it at all, none did it.
+                if not is_worth_it or not any(each.in_flight for each in past_attempts(self._output)):
+                    raise
+                logger.warning("the engine has died and is loaded again: %s", error)
+
     def _run(self, task: ChunkTask, resident: Resident) -> None:
         started_s = time.monotonic()
-        with IN_FLIGHT.part(self._output, task.chunk.part_name) as add:
-            progress = ChunkProgress(add, lambda: IN_FLIGHT.is_stopped(self._output))
-            results = run_rows(self._work, resident.engine, task, progress)
+        name = task.chunk.part_name
+        verdict = judge(past_attempts(self._output, name), strict=self._launch.is_strict)
+        with IN_FLIGHT.part(self._output, name) as add, attempt(self._output, name) as journal:
+            config = self._work.config
+            watched = Watched(resident.engine, journal, config.row_timeout_s or None)
+            progress = ChunkProgress(add, lambda: check_halt(config, self._output))
+            lane = Lane(self._work, resident.engine, progress, journal, watched)
+            try:
+                with STALLS.watching(watched):
+                    results = run_rows(lane, task, verdict, is_strict=self._launch.is_strict)
+            finally:
+                resident.has_served = resident.has_served or watched.rows_out > 0
             footer = self._footer(task, results, resident, time.monotonic() - started_s)
-            write_part(self._output, [each.values for each in results], self._work.schema, footer)
+            rows = [each.values for each in results]
+            persist(lambda: write_part(self._output, rows, self._work.schema, footer), self._output)
+        forget(self._output, [name])
         self._count(footer, results, resident)
 
     def _footer(self, task: ChunkTask, results: list[ResultRow], resident: Resident, wall_s: float) -> Footer:
@@ -132,19 +178,30 @@ class RunChunk(beam.DoFn):
                     observe(name, each.values[name])
 
 
-def run_rows(work: Work, engine: Any, task: ChunkTask, progress: ChunkProgress) -> list[ResultRow]:
+def run_rows(lane: Lane, task: ChunkTask, verdict: Verdict, *, is_strict: bool) -> list[ResultRow]:
     """Results of a chunk's rows, in their order, with a bounded number of them in the engine at a time.
+
+    Rows that are suspected of having ended an earlier attempt come last, with the engine to themselves.
 
     Raises:
       EngineError: the engine has failed.
       StoppedError: the run was told to stop.
+      HaltedError: the run is over its budget.
       InputChangedError: the table is not as it was when the run began.
     """
-    window = _Window(work, engine, progress)
+    window = Window(lane)
+    suspects: dict[int, WorkRow] = {}
     try:
-        for place, row in enumerate(_work_rows(work, task)):
-            window.submit(place, row)
+        for place, row in enumerate(_work_rows(lane.work, task)):
+            if place in verdict.condemned:
+                window.submit(place, replace(row, error=row.error or verdict.condemned[place]))
+            elif place in verdict.suspects:
+                suspects[place] = row
+            else:
+                window.submit(place, row)
         window.finish()
+        for group in trials({place: verdict.suspects[place] for place in suspects}, strict=is_strict):
+            window.try_alone([PlacedRow(place, suspects[place]) for place in group])
     except BaseException:
         window.abandon()
         raise
@@ -152,86 +209,6 @@ def run_rows(work: Work, engine: Any, task: ChunkTask, progress: ChunkProgress) 
     if len(results) != task.chunk.rows:
         raise _changed(task.chunk.files[0].source)
     return [results[place] for place in range(len(results))]
-
-
-class _Window:
-    """Rows on their way through the engine; results come back in any order."""
-
-    def __init__(self, work: Work, engine: Any, progress: ChunkProgress) -> None:
-        self.results: dict[int, ResultRow] = {}
-        self._work = work
-        self._engine = engine
-        self._progress = progress
-        self._max_rows = max(2, _WINDOW_PER_SLOT * engine.num_slots)
-        self._num_rows = 0
-        self._num_bytes = 0
-        self._finished: queue.SimpleQueue[_Submitted] = queue.SimpleQueue()
-
-    def submit(self, place: int, row: WorkRow) -> None:
-        """Hands a row to the engine, after waiting for room."""
-        if row.error is not None:
-            self._keep(place, self._work.fail(row))
-            return
-        while self._num_rows and not self._has_room(row):
-            self._collect()
-        try:
-            future = self._work.submit(self._engine, row)
-        except EngineError:
-            raise
-        except Exception as error:  # noqa: BLE001 - one row must not stop the rest
-            self._keep(place, self._work.fail(_with_unexpected(row, error)))
-            return
-        self._num_rows += 1
-        self._num_bytes += row.payload_bytes
-        submitted = _Submitted(place, row, future)
-        future.add_done_callback(lambda _: self._finished.put(submitted))
-
-    def finish(self) -> None:
-        """Waits for the rows that are in the engine."""
-        while self._num_rows:
-            self._collect()
-
-    def abandon(self) -> None:
-        """Waits for the rows in the engine without results, so that a retry may submit the same rows."""
-        while self._num_rows and not self._progress.is_stopped():
-            try:
-                self._finished.get(timeout=_POLL_S)
-            except queue.Empty:
-                continue
-            self._num_rows -= 1
-
-    def _has_room(self, row: WorkRow) -> bool:
-        return self._num_rows < self._max_rows and self._num_bytes + row.payload_bytes <= _MAX_WINDOW_BYTES
-
-    def _collect(self) -> None:
-        while True:
-            if self._progress.is_stopped():
-                raise StoppedError("the run was told to stop")
-            try:
-                place, row, future = self._finished.get(timeout=_POLL_S)
-                break
-            except queue.Empty:
-                continue
-        self._num_rows -= 1
-        self._num_bytes -= row.payload_bytes
-        error = future.exception()
-        if isinstance(error, EngineError):
-            raise error
-        if error is not None:
-            self._keep(place, self._work.fail(_with_unexpected(row, error)))
-        else:
-            self._keep(place, self._work.finish(row, future.result()))
-
-    def _keep(self, place: int, result: ResultRow) -> None:
-        self.results[place] = result
-        self._progress.add(Tally(1, int(result.error is not None), result.units))
-
-
-def _with_unexpected(row: WorkRow, error: BaseException) -> WorkRow:
-    """The row with an error that no engine should give: the log gets its type, the row its text."""
-    logger.warning("a row failed unexpectedly: %s", type(error).__name__)
-    text = " ".join(str(error).split())
-    return replace(row, error=RowError("unexpected", f"{type(error).__name__}: {text}"))
 
 
 def _work_rows(work: Work, task: ChunkTask) -> Iterator[WorkRow]:

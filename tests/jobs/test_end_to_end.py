@@ -43,7 +43,17 @@ def answers(prompts, tmp_path_factory) -> Path:
 
 def arguments(prompts: Path, output: Path, *more: str) -> list[str]:
     few = ["--chat", "--max-tokens", "6", "--max-model-len", "256", "--rows-per-part", "4"]
-    return ["generate", str(prompts), "--output", str(output), "--model", MODEL, *few, *more]
+    return [
+        "generate",
+        str(prompts),
+        "--output",
+        str(output),
+        "--model",
+        MODEL,
+        *few,
+        "--no-supervise",
+        *more,
+    ]
 
 
 def test_every_prompt_has_its_row_and_the_one_that_failed_says_why(answers):
@@ -73,7 +83,7 @@ def test_failed_rows_change_the_exit_code_only_where_asked(answers, prompts):
 def test_python_takes_up_what_the_command_wrote(answers, prompts):
     before = parts(answers)
     summary = run_generate(
-        prompts, answers, MODEL, chat=True, max_tokens=6, max_model_len=256, rows_per_part=4
+        prompts, answers, MODEL, chat=True, max_tokens=6, max_model_len=256, rows_per_part=4, supervise=False
     )
     assert (summary.rows, summary.rows_run, summary.parts_reused) == (9, 0, 3)
     assert parts(answers) == before
@@ -114,7 +124,12 @@ def test_the_demo_shows_both_tables_each_time(tmp_path, capsys, monkeypatch):
 def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path):
     prompts = write_prompts(tmp_path / "prompts.jsonl", [f"Count from {n} on." for n in range(64)])
     output = tmp_path / "out"
-    command = [sys.executable, "-m", "headrace.jobs", *arguments(prompts, output, "--max-tokens", "32")]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.jobs",
+        *arguments(prompts, output, "--max-tokens", "32", "--supervise"),
+    ]
     environment = {**os.environ, "XLA_FLAGS": ""}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         while not parts(output):

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from headrace.jobs.stopping import descendants, stopping_at_once
+from headrace.jobs.stopping import stopping_at_once
+from headrace.pipelines.processes import descendants
 
 SLEEPING = """
 import subprocess, sys, threading, time

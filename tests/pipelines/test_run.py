@@ -65,7 +65,8 @@ def test_every_prompt_gets_one_row_and_the_run_is_described(
     assert IN_FLIGHT.tallies(str(output)) == {}
 
     names = sorted(path.name for path in (output / "__run").iterdir())
-    assert names == ["_SUCCESS", "lock", "metrics.parquet", "run.json", "tmp"]
+    assert names == ["_SUCCESS", "heartbeat.json", "journal", "lock", "metrics.parquet", "run.json", "tmp"]
+    assert list((output / "__run" / "journal").iterdir()) == []
     metrics = pq.read_table(output / "__run" / "metrics.parquet").to_pylist()
     assert [(row["start"], row["stop"], row["rows"]) for row in metrics] == [
         (0, 5, 5),
@@ -324,7 +325,7 @@ def test_a_part_that_cannot_be_written_ends_the_run(tiny_llm: str, make_prompts:
     part = sorted(output.glob("part-*"))[1]
     part.unlink()
     part.mkdir()  # a rename onto a directory fails
-    with pytest.raises(RunError, match="2 of 3 parts committed: IsADirectoryError"):
+    with pytest.raises(RunError, match=r"1 parts with 5 rows of prompts\.jsonl are missing: Is a directory"):
         run_generate(config)
     assert not (output / "__run" / "_SUCCESS").exists()
     part.rmdir()
