@@ -34,7 +34,7 @@ def make_config(model: str, directory: Path, poison: dict[int, str], **options: 
     source.parent.mkdir()
     prompts = [poison.get(number, f"prompt {number}") for number in range(40)]
     source.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
-    return GenerateConfig(
+    return GenerateConfig.of(
         **{**SMALL, "inputs": (str(source),), "output": str(directory / "out"), "model": model, **options}
     )
 
