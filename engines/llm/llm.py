@@ -61,8 +61,9 @@ class LLM:
         if hf_overrides is not None:
             checkpoint = checkpoint.with_config(_override(checkpoint.config, hf_overrides))
         dtype = resolve_dtype(self.config.dtype)
-        self.model_config = read_model_config(checkpoint.config)
-        self.max_model_len = _choose_max_model_len(self.config, self.model_config.max_position)
+        model_config = read_model_config(checkpoint.config)
+        self.max_model_len = _choose_max_model_len(self.config, model_config.max_position)
+        self.model_config = model_config.for_context(self.max_model_len)
         _check_token_ids(self.config.token_ids, self.model_config.vocab_size)
         self._tokenizer = PromptTokenizer(checkpoint, self.config, tokenizer, chat_template)
         self._encoder = RequestEncoder(

@@ -1,16 +1,18 @@
-"""The decoder: embeddings, layers of attention and gated MLP, output head. State in, state out."""
+"""The decoder: embeddings, layers of attention and MLP, output head. State in, state out."""
 
 from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from headrace.engines.llm.attention import AttentionRule
-from headrace.engines.llm.config import ModelConfig, RopeConfig
+from headrace.engines.llm.config import LayerConfig, ModelConfig
+from headrace.engines.llm.experts import Experts
 from headrace.engines.llm.kv_cache import KVCache, LayerCache
+from headrace.engines.llm.layers import MLP, Linear, RMSNorm, cap_softly, make_norm
+from headrace.engines.llm.rope import rope_rotation, rotate
 
 
 @runtime_checkable
@@ -27,70 +29,67 @@ class Attend(Protocol):
     ) -> tuple[Float[Array, "T H D"], LayerCache]: ...
 
 
-class Linear(nnx.Module):
-    """A product with float32 accumulation and a float32 result, and an optional bias."""
+class Attention(nnx.Module):
+    """Projections around the attention over the pages."""
 
-    def __init__(self, in_size: int, out_size: int, dtype: jnp.dtype, *, use_bias: bool) -> None:
-        self.kernel = nnx.Param(jnp.zeros((in_size, out_size), dtype))
-        self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if use_bias else None
+    def __init__(self, config: ModelConfig, layer: LayerConfig, dtype: jnp.dtype) -> None:
+        self.config = config
+        self.rule = AttentionRule(
+            scale=config.attention_scale or config.head_dim**-0.5,
+            window=layer.window,
+            soft_cap=config.attention_soft_cap,
+        )
+        query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        hidden = config.hidden_size
+        self.qkv = Linear(hidden, query_size + 2 * kv_size, dtype, use_bias=config.qkv_bias)
+        self.query_norm = RMSNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else None
+        self.key_norm = RMSNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else None
+        self.output = Linear(query_size, hidden, dtype, use_bias=config.output_bias)
+        self.dtype = dtype
 
-    def __call__(self, inputs: Float[Array, "T I"]) -> Float[Array, "T O"]:
-        kernel = self.kernel[...]
-        outputs = jnp.dot(inputs.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
-        return outputs if self.bias is None else outputs + self.bias[...][None, :]
-
-
-class RMSNorm(nnx.Module):
-    """Root mean square normalisation in float32."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        self.scale = nnx.Param(jnp.ones((size,), jnp.float32))
-        self.eps = eps
-
-    def __call__(self, inputs: Float[Array, "T E"]) -> Float[Array, "T E"]:
-        mean_square = jnp.mean(jnp.square(inputs), axis=-1, keepdims=True)
-        return inputs * jax.lax.rsqrt(mean_square + self.eps) * self.scale[...][None, :]
+    def __call__(
+        self,
+        inputs: Float[Array, "T E"],
+        rotation: Float[Array, "2 T half"] | None,
+        cache: LayerCache,
+        attend: Attend,
+    ) -> tuple[Float[Array, "T E"], LayerCache]:
+        config, num_tokens = self.config, inputs.shape[0]
+        num_queries, num_kv = config.num_heads, config.num_kv_heads
+        qkv = self.qkv(inputs).reshape(num_tokens, num_queries + 2 * num_kv, config.head_dim)
+        queries, keys, values = jnp.split(qkv, (num_queries, num_queries + num_kv), axis=1)
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
+        if rotation is not None:
+            queries, keys = rotate(queries, rotation), rotate(keys, rotation)
+        mixed, cache = attend(
+            queries.astype(self.dtype), keys.astype(self.dtype), values.astype(self.dtype), cache, self.rule
+        )
+        return self.output(mixed.reshape(num_tokens, num_queries * config.head_dim)), cache
 
 
 class DecoderLayer(nnx.Module):
     """Attention and MLP, each behind a norm and added to the float32 residual stream."""
 
-    def __init__(self, config: ModelConfig, dtype: jnp.dtype) -> None:
-        self.config = config
-        self.rule = AttentionRule(scale=config.head_dim**-0.5)
-        hidden, inner = config.hidden_size, config.intermediate_size
-        query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.attention_norm = RMSNorm(hidden, config.norm_eps)
-        self.qkv = Linear(hidden, query_size + 2 * kv_size, dtype, use_bias=config.qkv_bias)
-        self.output = Linear(query_size, hidden, dtype, use_bias=config.output_bias)
-        self.mlp_norm = RMSNorm(hidden, config.norm_eps)
-        self.gate_up = Linear(hidden, 2 * inner, dtype, use_bias=config.mlp_bias)
-        self.down = Linear(inner, hidden, dtype, use_bias=config.mlp_bias)
+    def __init__(self, config: ModelConfig, layer: LayerConfig, dtype: jnp.dtype) -> None:
+        self.attention_norm = make_norm(config)
+        self.attention = Attention(config, layer, dtype)
+        self.mlp_norm = make_norm(config)
+        self.mlp = MLP(config, dtype) if layer.experts is None else Experts(config, layer.experts, dtype)
+        self.attention_post_norm = make_norm(config) if config.has_post_norms else None
+        self.mlp_post_norm = make_norm(config) if config.has_post_norms else None
 
     def __call__(
         self,
         residual: Float[Array, "T E"],
-        rotation: Float[Array, "2 T half"],
+        rotation: Float[Array, "2 T half"] | None,
         cache: LayerCache,
         attend: Attend,
     ) -> tuple[Float[Array, "T E"], LayerCache]:
-        config = self.config
-        num_tokens = residual.shape[0]
-        num_queries, num_kv = config.num_heads, config.num_kv_heads
-        qkv = self.qkv(self.attention_norm(residual))
-        qkv = qkv.reshape(num_tokens, num_queries + 2 * num_kv, config.head_dim)
-        rotated = rotate(qkv[:, : num_queries + num_kv], rotation)
-        dtype = self.output.kernel[...].dtype
-        mixed, cache = attend(
-            rotated[:, :num_queries].astype(dtype),
-            rotated[:, num_queries:].astype(dtype),
-            qkv[:, num_queries + num_kv :].astype(dtype),
-            cache,
-            self.rule,
-        )
-        residual = residual + self.output(mixed.reshape(num_tokens, num_queries * config.head_dim))
-        gate, up = jnp.split(self.gate_up(self.mlp_norm(residual)), 2, axis=-1)
-        return residual + self.down(jax.nn.silu(gate) * up), cache
+        mixed, cache = self.attention(self.attention_norm(residual), rotation, cache, attend)
+        residual = residual + (mixed if self.attention_post_norm is None else self.attention_post_norm(mixed))
+        added = self.mlp(self.mlp_norm(residual))
+        return residual + (added if self.mlp_post_norm is None else self.mlp_post_norm(added)), cache
 
 
 class Decoder(nnx.Module):
@@ -99,8 +98,10 @@ class Decoder(nnx.Module):
     def __init__(self, config: ModelConfig, dtype: jnp.dtype) -> None:
         self.config = config
         self.embedding = nnx.Param(jnp.zeros((config.vocab_size, config.hidden_size), dtype))
-        self.layers = nnx.List([DecoderLayer(config, dtype) for _ in range(config.num_layers)])
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        table = jnp.zeros((config.max_position, config.hidden_size), dtype)
+        self.positions = nnx.Param(table) if config.has_learned_positions else None
+        self.layers = nnx.List([DecoderLayer(config, layer, dtype) for layer in config.layers])
+        self.norm = make_norm(config)
         head = None if config.tie_embeddings else jnp.zeros((config.vocab_size, config.hidden_size), dtype)
         self.head = None if head is None else nnx.Param(head)
 
@@ -108,52 +109,31 @@ class Decoder(nnx.Module):
         self, tokens: Int[Array, " T"], positions: Int[Array, " T"], cache: KVCache, attend: Attend
     ) -> tuple[Float[Array, "T E"], KVCache]:
         """Normed hidden states (float32) of a batch of tokens, and the cache with their keys and values."""
-        residual = self.embedding[...][tokens].astype(jnp.float32)
-        rotation = rope_rotation(positions, self.config.rope, self.config.head_dim)
+        config = self.config
+        residual = self._embed(tokens, positions)
+        ropes = dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None)
+        rotations = {rope: rope_rotation(positions, rope, config.head_dim) for rope in ropes}
         new_cache = []
-        for layer, layer_cache in zip(self.layers, cache, strict=True):
+        for own, layer, layer_cache in zip(config.layers, self.layers, cache, strict=True):
+            rotation = None if own.rope is None else rotations[own.rope]
             residual, layer_cache = layer(residual, rotation, layer_cache, attend)
             new_cache.append(layer_cache)
         return self.norm(residual), tuple(new_cache)
 
+    def _embed(self, tokens: Int[Array, " T"], positions: Int[Array, " T"]) -> Float[Array, "T E"]:
+        table = self.embedding[...]
+        embedded = table[tokens].astype(jnp.float32)
+        if self.config.embedding_scale != 1.0:
+            # Gemma was trained with the factor in the precision of the table.
+            embedded = embedded * jnp.asarray(self.config.embedding_scale, table.dtype).astype(jnp.float32)
+        if self.positions is not None:
+            embedded = embedded + self.positions[...][positions].astype(jnp.float32)
+        return embedded
+
     def logits(self, hidden: Float[Array, "T E"]) -> Float[Array, "T V"]:
         """Logits (float32) of normed hidden states."""
         table = self.embedding[...] if self.head is None else self.head[...]
-        return jax.lax.dot_general(
+        logits = jax.lax.dot_general(
             hidden.astype(table.dtype), table, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
         )
-
-
-def rope_rotation(positions: Int[Array, " T"], rope: RopeConfig, head_dim: int) -> Float[Array, "2 T half"]:
-    """Cosines and sines of the rotation at each position."""
-    frequencies = jnp.asarray(inverse_frequencies(rope, head_dim))
-    angles = positions.astype(jnp.float32)[:, None] * frequencies[None, :]
-    return jnp.stack([jnp.cos(angles), jnp.sin(angles)])
-
-
-def rotate(vectors: Float[Array, "T N D"], rotation: Float[Array, "2 T half"]) -> Float[Array, "T N D"]:
-    """Vectors with their first and second halves rotated against each other."""
-    cos, sin = rotation[0][:, None, :], rotation[1][:, None, :]
-    first, second = jnp.split(vectors, 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-
-def inverse_frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
-    """Inverse frequency of each pair of dimensions, float32 [head_dim / 2].
-
-    `llama3` stretches long wavelengths by the factor, keeps short ones and blends between the two
-    (Llama 3.1 model card).
-    """
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    # Powers in float64, rounded once: the last bit of a frequency is 1e-6 rad at position 30 and shows.
-    frequencies = np.float32(1) / (rope.theta ** exponents.astype(np.float64)).astype(np.float32)
-    if rope.frequency_divisors is not None:
-        return (frequencies / np.asarray(rope.frequency_divisors, np.float32)).astype(np.float32)
-    if rope.kind == "linear":
-        return (frequencies / np.float32(rope.factor)).astype(np.float32)
-    if rope.kind == "llama3":
-        turns = rope.original_max_position * frequencies / np.float32(2 * np.pi)
-        blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-        blend = np.clip(blend, 0.0, 1.0)
-        return ((1 - blend) * frequencies / rope.factor + blend * frequencies).astype(np.float32)
-    return frequencies
+        return cap_softly(logits, self.config.logit_soft_cap)

@@ -71,8 +71,8 @@ def test_unknown_architectures_and_fields_are_refused_by_name():
         read_model_config(config | {"model_type": "bloom"})
     with pytest.raises(ModelError, match="logit_scale"):
         read_model_config(config | {"logit_scale": 0.5})
-    with pytest.raises(ModelError, match="yarn"):
-        read_model_config(config | {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}})
+    with pytest.raises(ModelError, match="dynamic"):
+        read_model_config(config | {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}})
     read_model_config(config | {"sliding_window": None, "use_sliding_window": False})
 
 

@@ -1,0 +1,126 @@
+"""A checkpoint's tensors into the decoder's weights."""
+
+import re
+from collections.abc import Set
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from headrace.engines.checkpoints import Checkpoint
+from headrace.engines.errors import ModelError
+from headrace.engines.llm.config import ModelConfig
+from headrace.engines.llm.families.registry import find_family
+from headrace.engines.llm.families.weight_names import WeightNames
+from headrace.engines.llm.model import Decoder
+
+_HEAD = "lm_head.weight"
+_NOT_WEIGHTS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.bias|attn\.masked_bias)")
+"""Constants that some checkpoints store beside their weights."""
+
+
+class Source(NamedTuple):
+    """The tensors that make up one weight: those of a group are laid together, the groups are stacked."""
+
+    groups: list[list[str]]
+    is_stacked: bool
+
+
+def load_decoder(checkpoint: Checkpoint, config: ModelConfig, dtype: jnp.dtype) -> Decoder:
+    """The decoder with the checkpoint's weights.
+
+    Raises:
+      ModelError: a weight is missing, has another shape than the configuration says, or is no part of the
+        model.
+    """
+    names = find_family(checkpoint.config).names
+    available = checkpoint.tensor_names()
+    prefix = _find_prefix(names, available)
+    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config, dtype)))
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(state)
+    paths = [tuple(_key_name(key) for key in path)[:-1] for path, _ in leaves]
+    sources = [find_source(path, names, prefix, config) for path in paths]
+    used = {name for source in sources for group in source.groups for name in group}
+    _check_names(checkpoint, used, available, config)
+    loaded = [
+        _load(checkpoint, path, source, names, leaf)
+        for path, source, (_, leaf) in zip(paths, sources, leaves, strict=True)
+    ]
+    return nnx.merge(graph, jax.tree_util.tree_unflatten(treedef, loaded))
+
+
+def find_source(path: tuple[str, ...], names: WeightNames, prefix: str, config: ModelConfig) -> Source:
+    """The tensors of a weight.
+
+    e.g. ("layers", "3", "mlp", "down", "kernel") -> model.layers.3.mlp.down_proj.weight
+    """
+    top = {"embedding": names.embedding, "positions": names.positions, "norm": names.norm}
+    if path == ("head",):
+        return Source([[_HEAD]], is_stacked=False)
+    suffix = "bias" if path[-1] == "bias" else "weight"
+    if path[0] != "layers":
+        return Source([[f"{prefix}{top[path[0]]}.{suffix}"]], is_stacked=False)
+    index, part = int(path[1]), ".".join(path[2:-1])
+    experts = config.layers[index].experts
+    parts = names.parts if experts is None else {**names.parts, **names.expert_parts}
+    stems = [f"{prefix}{names.layers}.{index}.{stem}.{suffix}" for stem in parts[part]]
+    if experts is None or "{expert}" not in stems[0]:
+        return Source([stems], is_stacked=False)
+    numbers = range(experts.num_experts)
+    return Source([[stem.format(expert=number) for stem in stems] for number in numbers], is_stacked=True)
+
+
+def _load(
+    checkpoint: Checkpoint,
+    path: tuple[str, ...],
+    source: Source,
+    names: WeightNames,
+    leaf: jax.ShapeDtypeStruct,
+) -> jax.Array:
+    is_transposed = path[-1] == "kernel" and not names.is_input_major
+    arrays = []
+    for group in source.groups:
+        parts = [checkpoint.tensor(name) for name in group]
+        merged = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0)
+        merged = merged.T if is_transposed else merged
+        wanted = leaf.shape[1:] if source.is_stacked else leaf.shape
+        if merged.shape != wanted:
+            raise ModelError(
+                f"weight {' + '.join(group)} in {checkpoint.model.spec} has shape {merged.shape}, "
+                f"the configuration says {wanted}"
+            )
+        arrays.append(_to_dtype(merged, leaf.dtype))
+    loaded = np.stack(arrays) if source.is_stacked else arrays[0]
+    if path[-1] == "scale":
+        loaded = loaded + np.asarray(names.norm_offset, loaded.dtype)
+    return jnp.asarray(loaded)
+
+
+def _to_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if dtype == np.uint16:  # bfloat16, kept as its bits
+        return np.ascontiguousarray(values).astype(jnp.bfloat16).view(np.uint16)
+    return np.ascontiguousarray(values).astype(dtype)
+
+
+def _find_prefix(names: WeightNames, available: Set[str]) -> str:
+    known = [prefix for prefix in names.prefixes if f"{prefix}{names.embedding}.weight" in available]
+    return known[0] if known else names.prefixes[0]
+
+
+def _check_names(checkpoint: Checkpoint, used: set[str], available: Set[str], config: ModelConfig) -> None:
+    missing = sorted(used - available)
+    if missing:
+        raise ModelError(f"weight {missing[0]} is missing in {checkpoint.model.spec}")
+    tied = {_HEAD} if config.tie_embeddings else set()
+    surplus = sorted(name for name in available - used - tied if not _NOT_WEIGHTS.fullmatch(name))
+    if surplus:
+        raise ModelError(
+            f"{checkpoint.model.spec} has a weight {surplus[0]}, which is no part of the model that its "
+            "configuration describes"
+        )
+
+
+def _key_name(key: Any) -> str:
+    return str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))

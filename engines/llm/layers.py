@@ -1,0 +1,90 @@
+"""The parts of a decoder layer: products, norms, the MLP."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from headrace.engines.llm.config import Activation, ModelConfig
+
+
+class Linear(nnx.Module):
+    """A product with float32 accumulation and a float32 result, and an optional bias."""
+
+    def __init__(self, in_size: int, out_size: int, dtype: jnp.dtype, *, use_bias: bool) -> None:
+        self.kernel = nnx.Param(jnp.zeros((in_size, out_size), dtype))
+        self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if use_bias else None
+
+    def __call__(self, inputs: Float[Array, "T I"]) -> Float[Array, "T O"]:
+        kernel = self.kernel[...]
+        outputs = jnp.dot(inputs.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
+        return outputs if self.bias is None else outputs + self.bias[...][None, :]
+
+
+class RMSNorm(nnx.Module):
+    """Root mean square normalisation of the last axis, in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        self.scale = nnx.Param(jnp.ones((size,), jnp.float32))
+        self.eps = eps
+
+    def __call__(self, inputs: Float[Array, "*rows E"]) -> Float[Array, "*rows E"]:
+        mean_square = jnp.mean(jnp.square(inputs), axis=-1, keepdims=True)
+        scale = jnp.expand_dims(self.scale[...], range(inputs.ndim - 1))
+        return inputs * jax.lax.rsqrt(mean_square + self.eps) * scale
+
+
+class LayerNorm(nnx.Module):
+    """Normalisation of mean and variance, in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        self.scale = nnx.Param(jnp.ones((size,), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((size,), jnp.float32))
+        self.eps = eps
+
+    def __call__(self, inputs: Float[Array, "T E"]) -> Float[Array, "T E"]:
+        centred = inputs - jnp.mean(inputs, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+        return (
+            centred * jax.lax.rsqrt(variance + self.eps) * self.scale[...][None, :] + self.bias[...][None, :]
+        )
+
+
+def make_norm(config: ModelConfig) -> RMSNorm | LayerNorm:
+    """A norm of the residual stream."""
+    kind = RMSNorm if config.norm == "rms" else LayerNorm
+    return kind(config.hidden_size, config.norm_eps)
+
+
+ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
+    "silu": jax.nn.silu,
+    "gelu": lambda inputs: jax.nn.gelu(inputs, approximate=False),
+    "gelu_tanh": lambda inputs: jax.nn.gelu(inputs, approximate=True),
+}
+
+
+class MLP(nnx.Module):
+    """Two products with an activation between them; gated where the config says so."""
+
+    def __init__(self, config: ModelConfig, dtype: jnp.dtype) -> None:
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.config = config
+        if config.is_gated:
+            self.gate_up = Linear(hidden, 2 * inner, dtype, use_bias=config.mlp_bias)
+        else:
+            self.up = Linear(hidden, inner, dtype, use_bias=config.mlp_bias)
+        self.down = Linear(inner, hidden, dtype, use_bias=config.mlp_bias)
+
+    def __call__(self, inputs: Float[Array, "T E"]) -> Float[Array, "T E"]:
+        activate = ACTIVATIONS[self.config.activation]
+        if not self.config.is_gated:
+            return self.down(activate(self.up(inputs)))
+        gate, up = jnp.split(self.gate_up(inputs), 2, axis=-1)
+        return self.down(activate(gate) * up)
+
+
+def cap_softly(values: Float[Array, "T V"], cap: float | None) -> Float[Array, "T V"]:
+    """Values squeezed into (-cap, cap); as they are where there is no cap."""
+    return values if cap is None else cap * jnp.tanh(values / cap)
