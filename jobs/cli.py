@@ -18,6 +18,8 @@ from headrace.jobs.stopping import RESUME, stopping_at_once
 COMMANDS = {
     "transcribe": "recordings of speech to text",
     "generate": "prompts to the answers of a language model",
+    "chain": "runs that feed each other, described by a recipe",
+    "plan": "how a run would be cut, and what it would take",
     "status": "how far a run is, from its output directory",
     "report": "a page of figures and charts of a run",
     "diff": "two runs compared row by row",

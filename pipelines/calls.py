@@ -22,8 +22,9 @@ from headrace.pipelines.work import ServingEngine, WorkRow, as_text
 
 # Options of a run over files.
 _OF_RUNS = frozenset(
-    {"inputs", "output", "keep_columns", "rows_per_part", "fail_on_row_errors", "files_per_shard"}
-    | {"with_columns"}
+    {"inputs", "output", "keep_columns", "with_columns", "rows_per_part", "files_per_shard"}
+    | {"fail_on_row_errors", "retry_errors", "overwrite", "ignore_mtime", "max_error_rate", "max_hours"}
+    | {"row_timeout_s", "supervise", "prometheus_port"}
 )
 _HERE = "(rows of a pipeline)"
 

@@ -49,6 +49,15 @@ def result_tables(output: str, columns: Sequence[str]) -> Iterator[pa.Table]:
                 yield pa.Table.from_batches([batch])
 
 
+def number_columns(output: str, names: Sequence[str]) -> dict[str, list[float]]:
+    """The numbers of the rows of a directory by column, without nulls."""
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for table in result_tables(output, names):
+        for name in table.column_names:
+            found[name] += table.column(name).drop_null().cast(pa.float64()).to_pylist()
+    return found
+
+
 def leftovers(output: str, compacted: Mapping[str, Sequence[Footer]]) -> list[str]:
     """Parts that lie beside the compacted file which holds them: a compaction was broken off."""
     inside = {part.part for parts in compacted.values() for part in parts}

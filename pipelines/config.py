@@ -67,6 +67,8 @@ class RunConfig(Serializable):
     """Seconds without any progress of the engine after which its rows are taken for hung (0: never)."""
     supervise: bool = True
     """Run in a process of its own that is watched, and started again where a row ends it."""
+    prometheus_port: int | None = None
+    """Serve the engine's counters at this port of each worker, or at the next free one, for Prometheus."""
 
     def __post_init__(self) -> None:
         self._check_budgets()
@@ -82,6 +84,8 @@ class RunConfig(Serializable):
         _require(rate is None or 0 <= rate < 1, f"max_error_rate is {rate}: give a share from 0 to below 1")
         _require(hours is None or hours > 0, f"max_hours is {hours}: give more than 0")
         _require(timeout_s is None or timeout_s >= 0, f"row_timeout_s is {timeout_s}: give 0 or more")
+        port = self.prometheus_port
+        _require(port is None or 0 < port < 65536, f"prometheus_port is {port}: give 1 to 65535")
         both = self.overwrite and self.retry_errors
         _require(not both, "overwrite deletes what retry_errors would run again: give one of them")
 

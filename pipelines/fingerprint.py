@@ -22,6 +22,7 @@ _NOT_PARAMETERS = {
     "max_error_rate",
     "max_hours",
     "row_timeout_s",
+    "prometheus_port",
     "supervise",
 }
 # How much is done at once: a run may be taken up with less (after running out of memory, say), except where

@@ -1,14 +1,19 @@
 """Numbers of a part, out of its rows, and __run/metrics.parquet, out of the footers of the parts."""
 
+import math
+import resource
 import statistics
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import jax
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.pipelines.commit import Footer, run_directory, scratch_directory
+from headrace.pipelines.config import Unit
 from headrace.pipelines.files import write_whole
 
 _NUMBERS = pa.map_(pa.string(), pa.float64())
@@ -40,24 +45,82 @@ METRICS_SCHEMA = pa.schema(
 def part_metrics(
     rows: Sequence[Mapping[str, Any]], *, sums: Sequence[str], times: Sequence[str]
 ) -> dict[str, float]:
-    """Sums of the columns `sums`, and mean, median, 95th percentile and maximum of the columns `times`."""
+    """Sums of the columns `sums`; mean, median, 95th percentile and maximum of the columns `times`.
+
+    `busy_s` is the time that rows spent in the engine's hands, added up: over a part's own time it is the
+    mean number of them at work.
+    """
     found: dict[str, float] = {}
     for name in sums:
         found[name] = float(sum(value for row in rows if (value := row.get(name)) is not None))
+    found["busy_s"] = math.fsum(
+        latency_s - (row.get("queue_s") or 0.0)
+        for row in rows
+        if (latency_s := row.get("latency_s")) is not None
+    )
     for name in times:
-        values = [value for row in rows if (value := row.get(name)) is not None]
-        if values:
-            found[f"{name}_mean"] = statistics.fmean(values)
-            found[f"{name}_p50"] = statistics.median(values)
-            found[f"{name}_p95"] = percentile(values, 0.95)
-            found[f"{name}_max"] = max(values)
+        found |= _spread(name, [value for row in rows if (value := row.get(name)) is not None])
     return found
+
+
+def rate_metrics(units: float, unit: Unit, wall_s: float) -> dict[str, float]:
+    """Units a second of a part, beside which others ran, and for audio the real-time factor."""
+    found = {"units_per_s": units / wall_s if wall_s > 0 else 0.0}
+    if unit == "audio seconds" and units > 0:
+        found["real_time_factor"] = wall_s / units
+    return found
+
+
+def memory_metrics() -> dict[str, float]:
+    """Memory of this process, and of its first device where that has its own."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = {"host_memory_peak_bytes": float(peak * (1 if sys.platform == "darwin" else 1024))}
+    stats = jax.local_devices()[0].memory_stats() or {}
+    for name in ("bytes_in_use", "peak_bytes_in_use"):
+        if name in stats:
+            found[f"device_memory_{name}"] = float(stats[name])
+    return found
+
+
+def run_metrics(footers: Sequence[Footer], columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Metrics of a whole run: sums, peaks, the engines' counters, and percentiles over all rows.
+
+    `columns` holds the times of the rows by name. Counters are those of each worker's last part, added up;
+    an engine that was loaded anew in the same process counts from its own start.
+    """
+    found: dict[str, float] = {}
+    last: dict[str, Footer] = {}
+    for footer in sorted(footers, key=lambda each: each.finished_at):
+        last[footer.worker] = footer
+        for name, value in footer.metrics.items():
+            if name.endswith(("_bytes", "_bytes_in_use")):
+                found[name] = max(found.get(name, 0.0), value)
+            elif not name.endswith(("_mean", "_p50", "_p95", "_max", "_per_s", "_factor")):
+                found[name] = found.get(name, 0.0) + value
+    for footer in last.values():
+        for name, value in footer.engine.items():
+            found[f"engine_{name}"] = found.get(f"engine_{name}", 0.0) + value
+    for name, values in columns.items():
+        found |= _spread(name, values)
+    return dict(sorted(found.items()))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest of the values that at least this share of them do not exceed."""
     ordered = sorted(values)
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Mean, median, 95th percentile and maximum; nothing of nothing."""
+    if not values:
+        return {}
+    return {
+        f"{name}_mean": statistics.fmean(values),
+        f"{name}_p50": statistics.median(values),
+        f"{name}_p95": percentile(values, 0.95),
+        f"{name}_max": max(values),
+    }
 
 
 def count_errors(kinds: Iterable[str]) -> dict[str, int]:

@@ -61,22 +61,37 @@ def run_pipeline(
       RunError: the run broke off; chunks that were committed stay so.
     """
     pipeline = beam.Pipeline(options=options)
+    add_run(pipeline, work, launch, tasks)
+    return wait_for(pipeline, options, launch.output)
+
+
+def add_run(pipeline: beam.Pipeline, work: Work, launch: Launch, tasks: Sequence[ChunkTask]) -> None:
+    """Adds the chunks of a run to a pipeline: made, spread over the workers, run and committed."""
     _ = (
         pipeline
         | "Chunks" >> beam.Create(list(tasks))
         | "Spread" >> beam.Reshuffle()
         | "RunChunk" >> beam.ParDo(RunChunk(work, launch, Shared()))
     )
+
+
+def wait_for(pipeline: beam.Pipeline, options: PipelineOptions, output: str) -> PipelineResult:
+    """Runs a pipeline to its end.
+
+    Raises:
+      RunError: it broke off.
+    """
     try:
-        with _thread_cap(options), watching_workers(options, launch.output):
+        with _thread_cap(options), watching_workers(options, output):
             result = pipeline.run()
             result.wait_until_finish()
     except Exception as error:
         raise RunError(reason(error)) from error
-    queried = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))
-    return PipelineResult(
-        counters={each.key.metric.name: each.committed or 0 for each in queried["counters"]}
-    )
+    counters: dict[str, int] = {}
+    for each in result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]:
+        name = each.key.metric.name
+        counters[name] = counters.get(name, 0) + (each.committed or 0)
+    return PipelineResult(counters=counters)
 
 
 def is_local_runner(options: PipelineOptions) -> bool:

@@ -4,11 +4,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.engines.checkpoints import resolve_model
 from headrace.pipelines.commit import Footer, is_part_of, read_footer
+from headrace.pipelines.committed import number_columns
+from headrace.pipelines.compaction import delete_leftovers
 from headrace.pipelines.config import (
     GenerateConfig,
     InputError,
@@ -24,8 +26,8 @@ from headrace.pipelines.generate import GenerateWork
 from headrace.pipelines.heartbeat import Heartbeat
 from headrace.pipelines.in_flight import IN_FLIGHT
 from headrace.pipelines.journal import forget
-from headrace.pipelines.listing import Listing, list_inputs
-from headrace.pipelines.metrics import add_up, write_metrics
+from headrace.pipelines.listing import list_inputs
+from headrace.pipelines.metrics import add_up, run_metrics, write_metrics
 from headrace.pipelines.output_directory import (
     claim_output,
     delete_run,
@@ -98,61 +100,105 @@ def run_transcribe(
 
 def run_work(work: Work, beam_args: Sequence[str] = (), on_progress: OnProgress | None = None) -> RunSummary:
     """Summary of a run of any job; as `run_generate` and `run_transcribe`, which see."""
+    run = prepare_run(work)
+    with claim_output(run.output):
+        begin_run(run)
+        return _run_plan(run, beam_args, on_progress)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedRun:
+    """A run that was checked and planned; nothing is written yet."""
+
+    work: Work
+    """The job, with its kept columns."""
+    output: str
+    """Directory of the results."""
+    plan: Plan
+    """What is to be done."""
+    record: RunRecord
+    """What run.json will say."""
+
+
+def prepare_run(work: Work) -> PreparedRun:
+    """Checks everything that can be checked before the run, and plans it.
+
+    Raises:
+      InputError: an option or the input is wrong.
+      OutputError: the output directory belongs to another run or cannot be written.
+      ModelError: the model cannot be used.
+    """
     output = normalise(work.config.output)
     before = read_record(output)
     refuse_foreign_output(output, has_record=before is not None)
-    _check_options(work)
+    check_options(work)
     if work.config.overwrite:
         before = None
     listing = list_inputs(work.config.inputs, leave_out=output, root=before.root if before else None)
     refuse_unwritable_output(output)
-    model = _find_model(work)
-    _refuse_other_run(before, output, work, model)
+    model = find_model(work)
+    refuse_other_run(before, output, work, model)
     fingerprint = run_fingerprint(work.job, model.fingerprint, work.config)
     plan = make_plan(work, listing, output, fingerprint, before)
     work = work.with_kept(plan.kept)
     _ = work.schema  # refuses kept columns that cannot stand side by side
-    record = _new_record(work, model, listing, plan, before)
-    with claim_output(output):
-        if work.config.overwrite:
-            delete_run(output)
-        open_output(output)
-        _begin(output, record)
-        forget(output, plan.reused)
-        logger.info("rows: %d, parts to do: %d of %d", _rows(plan), len(plan.tasks), len(plan.chunks))
-        return _run_plan(work, output, plan, record, beam_args, on_progress)
+    record = new_record(work, model, listing.root, plan, before)
+    return PreparedRun(work=work, output=output, plan=plan, record=record)
 
 
-def _run_plan(
-    work: Work,
-    output: str,
-    plan: Plan,
-    record: RunRecord,
-    beam_args: Sequence[str],
-    on_progress: OnProgress | None,
-) -> RunSummary:
+def begin_run(run: PreparedRun) -> None:
+    """Makes the directory ready and writes run.json; the directory must be claimed.
+
+    Raises:
+      OutputError: it cannot be written.
+    """
+    if run.work.config.overwrite:
+        delete_run(run.output)
+    open_output(run.output)
+    delete_leftovers(run.output)
+    try:
+        write_record(run.output, run.record)
+    except OSError as error:
+        raise OutputError(f"cannot write to the output {run.output}: {error.strerror or error}") from error
+    forget(run.output, run.plan.reused)
+    plan = run.plan
+    logger.info("rows: %d, parts to do: %d of %d", _rows(plan), len(plan.tasks), len(plan.chunks))
+
+
+def _run_plan(run: PreparedRun, beam_args: Sequence[str], on_progress: OnProgress | None) -> RunSummary:
     started_s = time.monotonic()
+    output, plan = run.output, run.plan
     heartbeat = Heartbeat(output)
     try:
         reports = [heartbeat, *([on_progress] if on_progress else [])]
         with reporting(ProgressPoller(output, plan.chunks, plan.reused), output, reports):
-            result = _run_tasks(work, output, plan, beam_args)
-        return _finish(work, output, plan, record, result, time.monotonic() - started_s)
+            result = _run_tasks(run.work, output, plan, beam_args)
+        return finish_run(run, result, time.monotonic() - started_s)
     except RunError as error:
-        _note_break(output, record)
+        note_break(run)
         raise _with_remedy(error, output, plan) from error
     finally:
         heartbeat.write("ended")
 
 
-def _check_options(work: Work) -> None:
+def check_options(work: Work) -> None:
+    """Has the engine look at its settings.
+
+    Raises:
+      InputError: it refuses one.
+    """
     try:
         work.check()
     except ValueError as error:
         raise InputError(str(error)) from error
 
 
-def _find_model(work: Work) -> ModelRecord:
+def find_model(work: Work) -> ModelRecord:
+    """The run's model, looked at without its weights.
+
+    Raises:
+      ModelError: it cannot be used.
+    """
     model = resolve_model(work.config.model, revision=work.config.revision)
     work.check_model(model)
     return ModelRecord(
@@ -160,7 +206,12 @@ def _find_model(work: Work) -> ModelRecord:
     )
 
 
-def _refuse_other_run(before: RunRecord | None, output: str, work: Work, model: ModelRecord) -> None:
+def refuse_other_run(before: RunRecord | None, output: str, work: Work, model: ModelRecord) -> None:
+    """Refuses to go on with another model or other options than a run began with.
+
+    Raises:
+      OutputError: it says what differs.
+    """
     found = differences(before, work.job, model, parameters(work.config)) if before else []
     if found:
         raise OutputError(
@@ -169,9 +220,8 @@ def _refuse_other_run(before: RunRecord | None, output: str, work: Work, model: 
         )
 
 
-def _new_record(
-    work: Work, model: ModelRecord, listing: Listing, plan: Plan, before: RunRecord | None
-) -> RunRecord:
+def new_record(work: Work, model: ModelRecord, root: str, plan: Plan, before: RunRecord | None) -> RunRecord:
+    """What run.json will say, with this launch after those before."""
     launch = {"started_at": time.time(), "parts_reused": len(plan.reused), "parts_to_do": len(plan.tasks)}
     return RunRecord(
         job=work.job,
@@ -180,23 +230,17 @@ def _new_record(
         model=model,
         versions=current_versions(),
         devices=before.devices if before else (),
-        root=listing.root,
+        root=root,
         shards=plan.shards,
         kept=plan.kept,
         launches=(*(before.launches if before else ()), launch),
     )
 
 
-def _begin(output: str, record: RunRecord) -> None:
+def note_break(run: PreparedRun) -> None:
+    """Has run.json say that the run broke off."""
     try:
-        write_record(output, record)
-    except OSError as error:
-        raise OutputError(f"cannot write to the output {output}: {error.strerror or error}") from error
-
-
-def _note_break(output: str, record: RunRecord) -> None:
-    try:
-        write_record(output, replace(record, state="broken"))
+        write_record(run.output, replace(run.record, state="broken"))
     except OSError:  # the disk may be what broke it, and the break itself is what must be told
         logger.warning("cannot write run.json: it goes on saying that the run is running")
 
@@ -220,16 +264,21 @@ def _run_tasks(work: Work, output: str, plan: Plan, beam_args: Sequence[str]) ->
 
 
 def _with_remedy(error: RunError, output: str, plan: Plan) -> RunError:
-    done = sum(read_footer(output, chunk.part_name) is not None for chunk in plan.chunks)
+    names = [chunk.part_name for chunk in plan.chunks]
+    done = sum(name in plan.reused or read_footer(output, name) is not None for name in names)
     return RunError(
         f"the run broke off with {done} of {len(plan.chunks)} parts committed: {error} "
         "(the same command goes on from there)"
     )
 
 
-def _finish(
-    work: Work, output: str, plan: Plan, record: RunRecord, result: PipelineResult, wall_s: float
-) -> RunSummary:
+def finish_run(run: PreparedRun, result: PipelineResult, wall_s: float) -> RunSummary:
+    """Looks whether every part is there, and writes what the run did.
+
+    Raises:
+      RunError: a part is missing, or the writing failed.
+    """
+    output, plan = run.output, run.plan
     footers = dict(plan.reused)
     for task in plan.tasks:
         footer = read_footer(output, task.chunk.part_name)
@@ -239,10 +288,12 @@ def _finish(
     if missing:
         raise RunError(_missing_text(missing, result, IN_FLIGHT.missing(output)))
     new = [footers[task.chunk.part_name] for task in plan.tasks]
-    summary = _summary(work, output, footers, new, wall_s, result.counters.get("model_loads", 0))
+    summary = _summary(run.work, output, footers, new, wall_s, result.counters.get("model_loads", 0))
     try:
         write_metrics(output, footers.values())
-        write_record(output, _done(record, footers, summary))
+        times = number_columns(output, run.work.times)
+        metrics = run_metrics(list(footers.values()), times)
+        write_record(output, _done(run.record, footers, summary, metrics))
         mark_success(output)
     except OSError as error:
         raise RunError(f"cannot write what the run did: {error.strerror or error}") from error
@@ -286,7 +337,9 @@ def _summary(
     )
 
 
-def _done(record: RunRecord, footers: Mapping[str, Footer], summary: RunSummary) -> RunRecord:
+def _done(
+    record: RunRecord, footers: Mapping[str, Footer], summary: RunSummary, metrics: Mapping[str, float]
+) -> RunRecord:
     totals: dict[str, Any] = {
         "rows": summary.rows,
         "rows_failed": summary.rows_failed,
@@ -294,6 +347,7 @@ def _done(record: RunRecord, footers: Mapping[str, Footer], summary: RunSummary)
         "unit": summary.unit,
         "units": summary.units,
         "parts": summary.parts_total,
+        "metrics": dict(metrics),
     }
     launch = {
         **record.launches[-1],

@@ -21,9 +21,10 @@ from headrace.pipelines.commit import Footer, is_part_of, read_footer, write_par
 from headrace.pipelines.files import is_local
 from headrace.pipelines.in_flight import IN_FLIGHT
 from headrace.pipelines.journal import attempt, forget, past_attempts
-from headrace.pipelines.metrics import count_errors, part_metrics
+from headrace.pipelines.metrics import count_errors, memory_metrics, part_metrics, rate_metrics
 from headrace.pipelines.persistence import failure_reason, persist, refuse_full_disk
 from headrace.pipelines.plan import ChunkTask
+from headrace.pipelines.prometheus import METRICS_SERVER
 from headrace.pipelines.resident import Resident, acquire_resident, retire
 from headrace.pipelines.stall_watch import STALLS, Watched
 from headrace.pipelines.suspects import Verdict, judge, trials
@@ -106,6 +107,8 @@ class RunChunk(beam.DoFn):
         for tries_left in reversed(range(_MAX_ENGINES)):
             if self._resident is None:
                 self._resident = acquire_resident(self._shared, self._work.load)
+                if self._work.config.prometheus_port is not None:
+                    METRICS_SERVER.show(self._work.config.prometheus_port, self._resident, self._output)
             try:
                 self._run(task, self._resident)
                 return
@@ -152,7 +155,11 @@ class RunChunk(beam.DoFn):
             rows_failed=sum(errors.values()),
             errors=errors,
             units=math.fsum(each.units for each in results),
-            metrics=part_metrics([each.values for each in results], sums=work.sums, times=work.times),
+            metrics={
+                **part_metrics([each.values for each in results], sums=work.sums, times=work.times),
+                **rate_metrics(math.fsum(each.units for each in results), work.unit, wall_s),
+                **memory_metrics(),
+            },
             engine={name: float(value) for name, value in resident.engine.metrics().items()},
             device=resident.device,
             worker=f"{socket.gethostname()}:{os.getpid()}",
@@ -192,7 +199,7 @@ def run_rows(lane: Lane, task: ChunkTask, verdict: Verdict, *, is_strict: bool) 
     window = Window(lane)
     suspects: dict[int, WorkRow] = {}
     try:
-        for place, row in enumerate(_work_rows(lane.work, task)):
+        for place, row in enumerate(work_rows(lane.work, task)):
             if place in verdict.condemned:
                 window.submit(place, replace(row, error=row.error or verdict.condemned[place]))
             elif place in verdict.suspects:
@@ -211,7 +218,12 @@ def run_rows(lane: Lane, task: ChunkTask, verdict: Verdict, *, is_strict: bool) 
     return [results[place] for place in range(len(results))]
 
 
-def _work_rows(work: Work, task: ChunkTask) -> Iterator[WorkRow]:
+def work_rows(work: Work, task: ChunkTask) -> Iterator[WorkRow]:
+    """The rows of a chunk, ready to be submitted.
+
+    Raises:
+      InputChangedError: the table is not as it was when the run began.
+    """
     chunk = task.chunk
     if not chunk.is_table:
         for path, file in zip(task.paths, chunk.files, strict=True):
@@ -221,7 +233,8 @@ def _work_rows(work: Work, task: ChunkTask) -> Iterator[WorkRow]:
     rows = read_rows(path, chunk.start, chunk.stop, offset=task.offset, columns=task.columns)
     for row in rows:
         yield work.prepare(row, path, source, task.content)
-    if is_local(path) and os.path.getsize(path) != chunk.files[0].size:
+    size = chunk.files[0].size
+    if size is not None and is_local(path) and os.path.getsize(path) != size:
         raise _changed(source)
 
 

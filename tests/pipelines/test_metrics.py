@@ -16,12 +16,13 @@ def test_metrics_of_a_part_leave_failed_rows_out():
     ]
     assert part_metrics(rows, sums=("tokens",), times=("latency_s",)) == {
         "tokens": 7,
+        "busy_s": 4.0,
         "latency_s_mean": 2.0,
         "latency_s_p50": 2.0,
         "latency_s_p95": 3.0,
         "latency_s_max": 3.0,
     }
-    assert part_metrics([], sums=("tokens",), times=("latency_s",)) == {"tokens": 0}
+    assert part_metrics([], sums=("tokens",), times=("latency_s",)) == {"tokens": 0, "busy_s": 0.0}
 
 
 def test_a_percentile_is_one_of_the_values():

@@ -1,0 +1,59 @@
+"""What `headrace plan` tells of a run that is not run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.engines.checkpoints import open_checkpoint
+from headrace.jobs.cli import main
+from headrace.pipelines.needs import num_weights
+
+MODEL = "demo:smollm2-135m"
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"Count from {n} on."}) + "\n" for n in range(40)))
+    return path
+
+
+def arguments(prompts: Path, *more: str) -> list[str]:
+    few = ["--max-tokens", "4", "--max-model-len", "64", "--max-num-seqs", "8", "--rows-per-part", "15"]
+    output = str(prompts.parent / "out")
+    return ["plan", "generate", str(prompts), "--output", output, "--model", MODEL, *few, *more]
+
+
+def test_a_plan_names_parts_and_memory_and_writes_nothing(prompts: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(arguments(prompts)) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["shards"] == "1, of which 1 are tables"
+    assert lines["rows"] == "40"
+    assert lines["parts"] == "3 of 10 to 15 rows"
+    assert lines["weights"].startswith("257 MiB in bfloat16")
+    assert "pages of 16 tokens" in lines["KV"]
+    assert "max_num_seqs 8" in lines["engine"]
+    assert not (prompts.parent / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_sample_tells_time_and_cost(prompts: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(arguments(prompts, "--sample", "8", "--price-per-hour", "3.6")) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["sample"] == "8 rows, 0 failed"
+    assert lines["a"].startswith("row       4.0 tokens (4.0 to 4.0)")
+    assert "for 40 rows" in lines["time"]
+    assert "cost" in lines
+    assert not (prompts.parent / "out").exists()
+
+
+def test_faults_of_a_plan_are_told_in_a_line(prompts: Path, capsys: pytest.CaptureFixture[str]):
+    for more in (["--sample", "1"], ["--price-per-hour", "2"], ["--max-token", "3"]):
+        assert main(arguments(prompts, *more)) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_weights_are_counted_from_the_configuration():
+    assert num_weights(open_checkpoint(MODEL).config) == pytest.approx(134.5e6, rel=0.01)
+    assert num_weights(open_checkpoint("demo:whisper-tiny.en").config) == pytest.approx(37.8e6, rel=0.02)
