@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := audio engines pipelines jobs tests benchmarks examples
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all check wheel format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/headrace demo
@@ -21,6 +21,10 @@ check: $(VENV)/.installed-dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_packaging.py
+
+wheel: $(VENV)/.installed-dev
+	rm -rf dist
+	$(BIN)/python -m build --wheel --outdir dist
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix $(SOURCES)
