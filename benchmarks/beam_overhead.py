@@ -12,9 +12,11 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.pipelines import GenerateConfig, TranscribeConfig
 from headrace.pipelines import pipeline as pipeline_module
@@ -67,38 +69,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measure(work, directory, options.pairs)
 
 
+class Cost(NamedTuple):
+    """What a run took."""
+
+    wall_s: float
+    cpu_s: float
+
+
 def measure(work: GenerateWork | TranscribeWork, directory: Path, num_pairs: int) -> None:
-    """Prints each pair as it ends, then the median ratio."""
+    """Prints each pair as it ends, then the median ratios of time and of the CPU's seconds."""
     pipeline_module.Shared = lambda: KEPT
     _pipeline(work, directory / "warm")
     engine = KEPT.acquire(None).engine
     prepared = prepare_run(replace(work, config=replace(work.config, output=str(directory / "straight"))))
     _straight(prepared, engine)
-    ratios = []
+    pairs = []
     for number in range(num_pairs):
-        first, second = (
-            (_timed_straight, _timed_pipeline) if number % 2 else (_timed_pipeline, _timed_straight)
-        )
-        times = {}
-        for run in (first, second):
-            name, seconds = run(work, prepared, engine, directory / f"pair-{number}")
-            times[name] = seconds
-        ratios.append(times["pipeline"] / times["straight"])
-        shown = {name: round(seconds, 2) for name, seconds in times.items()}
-        print(json.dumps({**shown, "ratio": round(ratios[-1], 4)}), flush=True)
-    print(f"median ratio {statistics.median(ratios):.4f}, from {min(ratios):.4f} to {max(ratios):.4f}")
+        output = directory / f"pair-{number}"
+        runs = [partial(_pipeline, work, output), partial(_straight, prepared, engine)]
+        costs = [_cost(run) for run in (runs if number % 2 else runs[::-1])]
+        through, straight = costs if number % 2 else costs[::-1]
+        pairs.append((through.wall_s / straight.wall_s, through.cpu_s / straight.cpu_s))
+        told = {"pipeline": through, "straight": straight}
+        shown = {name: [round(value, 2) for value in cost] for name, cost in told.items()}
+        ratios = [round(ratio, 4) for ratio in pairs[-1]]
+        print(json.dumps({**shown, "ratios": ratios}), flush=True)
+    for name, ratios in zip(("time", "CPU seconds"), zip(*pairs, strict=True), strict=True):
+        print(f"{name}: median ratio {statistics.median(ratios):.4f}, {min(ratios):.4f} to {max(ratios):.4f}")
 
 
-def _timed_pipeline(work, prepared: PreparedRun, engine: ServingEngine, output: Path) -> tuple[str, float]:
-    started_s = time.monotonic()
-    _pipeline(work, output)
-    return "pipeline", time.monotonic() - started_s
-
-
-def _timed_straight(work, prepared: PreparedRun, engine: ServingEngine, output: Path) -> tuple[str, float]:
-    started_s = time.monotonic()
-    _straight(prepared, engine)
-    return "straight", time.monotonic() - started_s
+def _cost(run: Callable[[], None]) -> Cost:
+    started = Cost(time.monotonic(), time.process_time())
+    run()
+    return Cost(time.monotonic() - started.wall_s, time.process_time() - started.cpu_s)
 
 
 def _pipeline(work: GenerateWork | TranscribeWork, output: Path) -> None:

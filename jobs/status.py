@@ -32,6 +32,8 @@ def status_lines(view: RunView) -> list[str]:
         f"state       {state_text(view)}",
         f"rows        {view.rows:,} of {total:,}{share}, {view.rows_failed:,} failed",
     ]
+    if view.rows_in_flight:
+        lines.append(f"  finished  {view.rows_in_flight:,} more in parts that are not committed yet")
     by_count = sorted(view.errors.items(), key=lambda item: (-item[1], item[0]))
     lines += [f"  {kind:<9} {count:,}" for kind, count in by_count]
     lines.append(f"parts       {len(view.footers):,} of {view.parts_total:,}")
@@ -50,10 +52,10 @@ def state_text(view: RunView) -> str:
         case "done":
             return "done"
         case "running":
-            return f"running, last part {ago} ago" if view.footers else f"running for {ago}, no part yet"
+            return f"running, last row or part {ago} ago" if view.footers else "running, no part yet"
         case "stalled":
             slowest = format_seconds(view.usual_part_s)
-            return f"stalled: no part for {ago}, where the slowest took {slowest}"
+            return f"stalled: no row and no part for {ago}, where the slowest took {slowest}"
         case "broken":
             return "broke off: the same command goes on from there"
         case "stopped":

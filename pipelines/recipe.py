@@ -107,7 +107,10 @@ def _config(
             raise InputError(f"stage {name}: leave {key} out: its rows are those of {rows_of}")
     if rows_of is not None:
         values = {**values, "inputs": (f"(results of {rows_of})",), "id_column": "id"}
-    elif isinstance(values.get("inputs"), str):
+    for key in ("inputs", "model"):
+        if not values.get(key):
+            raise InputError(f"stage {name}: no {key} given: add `{key}: ...`")
+    if isinstance(values["inputs"], str):
         values = {**values, "inputs": [values["inputs"]]}
     tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     try:

@@ -11,6 +11,7 @@ from headrace.pipelines.commit import Footer, run_directory
 from headrace.pipelines.committed import committed_footers
 from headrace.pipelines.config import InputError
 from headrace.pipelines.files import exists, normalise
+from headrace.pipelines.heartbeat import STALE_S, read_heartbeat
 from headrace.pipelines.metrics import add_up
 from headrace.pipelines.output_directory import is_claimed
 from headrace.pipelines.run_record import RunRecord, read_record
@@ -35,6 +36,8 @@ class RunView:
     """Footers of the committed parts, in their order."""
     is_claimed: bool | None
     """Whether a process has the output; None where that cannot be told from here."""
+    heartbeat: Mapping[str, Any] | None
+    """What the launcher wrote last of itself and of the progress."""
     has_success: bool
     """Whether the run has ended with every row."""
     now: float
@@ -90,10 +93,27 @@ class RunView:
         return [footer for footer in self.footers if footer.finished_at >= self.started_at]
 
     @property
+    def rows_in_flight(self) -> int:
+        """Rows that are finished and not committed, as far as the launcher sees them."""
+        beat = self.heartbeat
+        if beat is None or beat.get("state") != "running" or self.state not in ("running", "stalled"):
+            return 0
+        return max(int(beat.get("rows_done", 0)) - self.rows, 0)
+
+    @property
     def idle_s(self) -> float:
-        """Seconds since the last commit, or since the launch where there was none."""
+        """Seconds since the last commit or finished row, or since the launch where there was none."""
         last = max((footer.finished_at for footer in self.footers), default=0.0)
-        return max(self.now - max(last, self.started_at), 0.0)
+        moved = float(self.heartbeat.get("moved_at", 0.0)) if self.heartbeat is not None else 0.0
+        return max(self.now - max(last, moved, self.started_at), 0.0)
+
+    @property
+    def is_alive(self) -> bool | None:
+        """Whether a launcher is at work; None where that cannot be told."""
+        if self.is_claimed is not None or self.heartbeat is None:
+            return self.is_claimed
+        age_s = self.now - float(self.heartbeat.get("at", 0.0))
+        return self.heartbeat.get("state") == "running" and age_s < STALE_S
 
     @property
     def usual_part_s(self) -> float:
@@ -107,7 +127,7 @@ class RunView:
             return "done"
         if self.record.state == "broken":
             return "broken"
-        if self.is_claimed is False:
+        if self.is_alive is False:
             return "stopped"
         if self.footers and self.idle_s > max(_MIN_STALL_S, _STALL_FACTOR * self.usual_part_s):
             return "stalled"
@@ -153,6 +173,7 @@ def read_run(output: str) -> RunView:
         record=record,
         footers=tuple(committed_footers(output).values()),
         is_claimed=is_claimed(output),
+        heartbeat=read_heartbeat(output),
         has_success=exists(run_directory(output, "_SUCCESS")),
         now=time.time(),
     )
@@ -166,6 +187,7 @@ def as_json(view: RunView) -> str:
         "model": view.record.model.spec,
         "state": view.state,
         "rows": view.rows,
+        "rows_in_flight": view.rows_in_flight,
         "rows_total": view.rows_total,
         "rows_failed": view.rows_failed,
         "errors": view.errors,

@@ -44,6 +44,8 @@ class Figures:
 
     throughput: Sequence[tuple[float, float]]
     """Seconds since the first work, and units a second then."""
+    at_work: Sequence[tuple[float, float]]
+    """Seconds since the first work, and rows in the engines' hands then."""
     occupancy: Sequence[tuple[float, float]]
     """Seconds since the first work, and the share of the engine's slots that were at work then."""
     columns: dict[str, list[float]]
@@ -74,6 +76,7 @@ def read_figures(view: RunView) -> Figures:
             failed += [_row(each, length) for each in table.to_pylist() if each["error"] is not None]
     return Figures(
         throughput=throughput(view.footers),
+        at_work=rows_at_work(view.footers),
         occupancy=occupancy(view.footers),
         columns={name: values for name, values in columns.items() if values},
         slowest=slowest,
@@ -88,20 +91,31 @@ def length_column(view: RunView) -> str:
 
 
 def throughput(footers: Sequence[Footer]) -> list[tuple[float, float]]:
-    """Units a second over time: the units of a part are spread evenly over the time that it took."""
+    """Units a second over time."""
+    return spread(footers, [footer.units for footer in footers])
+
+
+def rows_at_work(footers: Sequence[Footer]) -> list[tuple[float, float]]:
+    """Rows in the hands of all engines over time; none where the parts do not tell."""
+    busy = [footer.metrics.get("busy_s") for footer in footers]
+    return spread(footers, [value for value in busy if value is not None]) if None not in busy else []
+
+
+def spread(footers: Sequence[Footer], amounts: Sequence[float]) -> list[tuple[float, float]]:
+    """Amounts a second over time: that of a part is spread evenly over the time that the part took."""
     if not footers:
         return []
     start = min(footer.finished_at - footer.wall_s for footer in footers)
     stop = max(footer.finished_at for footer in footers)
     width = max((stop - start) / _NUM_BINS, 1e-3)
     bins = [0.0] * _NUM_BINS
-    for footer in footers:
+    for footer, amount in zip(footers, amounts, strict=True):
         first = footer.finished_at - footer.wall_s - start
         last = max(footer.finished_at - start, first + 1e-6)
         for number in range(int(first / width), min(int(last / width), _NUM_BINS - 1) + 1):
             shared = min(last, (number + 1) * width) - max(first, number * width)
-            bins[number] += footer.units * max(shared, 0.0) / (last - first)
-    return [((number + 0.5) * width, units / width) for number, units in enumerate(bins)]
+            bins[number] += amount * max(shared, 0.0) / (last - first)
+    return [((number + 0.5) * width, amount / width) for number, amount in enumerate(bins)]
 
 
 def occupancy(footers: Sequence[Footer]) -> list[tuple[float, float]]:

@@ -86,6 +86,8 @@ def _charts(view: RunView, figures: Figures) -> Iterable[str]:
     if figures.throughput:
         unit = "tokens a second" if view.record.job == "generate" else "audio seconds a second"
         yield line_chart("Throughput", figures.throughput, seconds, Axis(unit, plain))
+    if figures.at_work:
+        yield line_chart("At work", figures.at_work, seconds, Axis("rows in the engine", plain))
     if len(figures.occupancy) > 1:
         share = Axis("share of slots at work", lambda value: f"{value:.0%}")
         yield line_chart("Occupancy", figures.occupancy, seconds, share, top=1.0)

@@ -38,8 +38,12 @@ def test_the_state_of_an_unfinished_run(tmp_path: Path):
     assert "left        about 1 min" in "\n".join(status_lines(view))
     later = replace(view, now=view.now + 400)
     assert later.state == "stalled"
-    assert any("stalled: no part for 8 min" in line for line in status_lines(later))
+    assert any("stalled: no row and no part for 8 min" in line for line in status_lines(later))
     assert replace(view, is_claimed=None).state == "running"
+    beat = {"state": "running", "at": view.now - 10, "moved_at": view.now - 5, "rows_done": 25}
+    far = replace(view, is_claimed=None, heartbeat=beat)
+    assert (far.state, far.rows_in_flight, far.idle_s) == ("running", 5, pytest.approx(5))
+    assert replace(far, now=view.now + 400).state == "stopped"
     broken = replace(view, record=replace(view.record, state="broken"))
     assert broken.state == "broken"
 

@@ -47,6 +47,7 @@ def make_generate_run(
             rows_failed=failed,
             errors={"prompt_too_long": failed} if failed else {},
             units=tokens,
+            metrics={"busy_s": 80.0},
             engine={"slot_steps": 400.0 * count, "busy_slot_steps": 300.0 * count},
             device="1 x cpu",
             worker="host:1",

@@ -34,6 +34,7 @@ def read_rows(output: Path) -> list[dict[str, Any]]:
     return ds.dataset(output).to_table().sort_by([("source", "ascending"), ("row", "ascending")]).to_pylist()
 
 
+@pytest.mark.slow
 def test_every_row_goes_through_every_stage_and_keeps_its_place(
     tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path
 ):
@@ -101,7 +102,8 @@ def test_every_row_goes_through_every_stage_and_keeps_its_place(
         ("[{job: generate}]", "with a `name`"),
         ("[{name: a/b, job: generate}]", "'a/b'"),
         ("[{name: a, job: speak}]", "'speak'"),
-        ("[{name: a, job: generate, model: m}]", "no input"),
+        ("[{name: a, job: generate, model: m}]", "no inputs given"),
+        ("[{name: a, job: generate, inputs: x}]", "no model given"),
         ("[{name: a, job: generate, model: m, inputs: x, max_token: 3}]", "no option max_token"),
         ("[{name: a, job: generate, model: m, inputs: x, max_tokens: 0}]", "stage a: max_tokens"),
         ("[{name: a, job: generate, rows_of: b, model: m}]", "'b'"),

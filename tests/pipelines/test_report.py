@@ -12,7 +12,7 @@ import soundfile
 from headrace.jobs.cli import main
 from headrace.pipelines.report import report_page, report_text
 from headrace.pipelines.report.charts import histogram, nice_ceiling, plain
-from headrace.pipelines.report.figures import occupancy, throughput
+from headrace.pipelines.report.figures import occupancy, rows_at_work, throughput
 from headrace.pipelines.run_view import read_run
 from tests.browser import open_browser
 from tests.pipelines.made_runs import make_generate_run, make_transcribe_run
@@ -57,6 +57,7 @@ def test_units_of_a_part_are_spread_over_its_time(tmp_path: Path):
     points = throughput(view.footers)
     width = points[1][0] - points[0][0]
     assert sum(rate * width for _, rate in points) == pytest.approx(view.units)
+    assert {round(rows, 6) for _, rows in rows_at_work(view.footers)} == {8.0}
     assert occupancy(view.footers) == [(pytest.approx(10.0 * n), pytest.approx(0.75)) for n in range(1, 5)]
 
 
