@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.kept_engine import KEPT
 from headrace.pipelines import GenerateConfig, TranscribeConfig
 from headrace.pipelines import pipeline as pipeline_module
 from headrace.pipelines.generate import GenerateWork
@@ -27,28 +28,6 @@ from headrace.pipelines.transcribe import TranscribeWork
 from headrace.pipelines.work import ServingEngine
 
 QUESTIONS = ("What is {}?", "Write a sentence with the number {}.", "Count down from {}.", "Name {} animals.")
-
-
-class KeptEngine:
-    """In place of Beam's `Shared`: the engine of the benchmark, for every pipeline."""
-
-    def __init__(self) -> None:
-        self._kept: object | None = None
-
-    def acquire(self, load, tag=None):
-        if self._kept is None:
-            self._kept = load()
-        return self._kept
-
-    def __reduce__(self):
-        return _the_kept, ()
-
-
-KEPT = KeptEngine()
-
-
-def _the_kept() -> KeptEngine:
-    return KEPT
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -67,7 +67,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     # The two places where the client would reach the service: its storage and its jobs.
     monkeypatch.setattr(client, "stage_file_with_retry", stage)
-    monkeypatch.setattr(client, "_stage_resources", lambda *_: staged.extend(artifact_names(result.job)))
+    monkeypatch.setattr(
+        client, "_stage_resources", lambda *_: staged.extend(artifact_names(result.job)) or []
+    )
     monkeypatch.setattr(client, "submit_job_description", lambda submitted: submitted)
     submitted = client.create_job(result.job)
     submitted.staged = staged
