@@ -58,6 +58,11 @@ class Engine(Protocol[RequestT_contra, OutputT]):
 
     def has_work(self) -> bool: ...
 
+    @property
+    def num_used_slots(self) -> int:
+        """Rows under way; read from any thread."""
+        ...
+
 
 class Driver(Generic[RequestT, OutputT]):
     """Owns an engine on a thread of its own.
@@ -74,6 +79,9 @@ class Driver(Generic[RequestT, OutputT]):
         self._room = threading.BoundedSemaphore(max_queue)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._listeners: dict[str, _Listener[OutputT]] = {}
+        self._num_unfinished = 0
+        self.driver_name = name
+        """Name of the thread, after `headrace-`."""
         self._thread = threading.Thread(target=self._run, name=f"headrace-{name}", daemon=True)
         self._state_lock = threading.Lock()
         self._stopping = False
@@ -108,9 +116,20 @@ class Driver(Generic[RequestT, OutputT]):
         """
         self._wait_for_room(timeout_s)
         future: Future[OutputT] = Future()
-        future.add_done_callback(lambda _: self._room.release())
+        with self._state_lock:
+            self._num_unfinished += 1
+        future.add_done_callback(lambda _: self._count_finished())
         self._post(lambda: self._admit(request, _Listener(future, on_output)))
         return future
+
+    @property
+    def num_used_slots(self) -> int:
+        """Rows that the engine works on at the moment."""
+        return self._engine.num_used_slots
+
+    def get_total_concurrent_requests(self) -> int:
+        """Requests that were submitted and are not finished."""
+        return self._num_unfinished
 
     def abort(self, request_id: str) -> None:
         """Drops a request; its future raises RequestError of kind `aborted` unless it has finished before."""
@@ -144,6 +163,11 @@ class Driver(Generic[RequestT, OutputT]):
                         f"{self._max_queue} requests were unfinished all the time: "
                         "submit more slowly or raise max_queue"
                     )
+
+    def _count_finished(self) -> None:
+        with self._state_lock:
+            self._num_unfinished -= 1
+        self._room.release()
 
     def _post(self, message: Callable[[], None]) -> None:
         self._inbox.put(message)

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.engines.llm.async_engine import AsyncEngine
     from headrace.engines.llm.conversation import ChatOptions
     from headrace.engines.llm.engine_config import CacheConfig, EngineConfig, SchedulerConfig
     from headrace.engines.llm.llm import LLM, check_model
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AsyncEngine",
     "CacheConfig",
     "ChatOptions",
     "CompletionOutput",
@@ -30,6 +32,7 @@ __all__ = [
 
 _HOMES = {
     "LLM": "llm",
+    "AsyncEngine": "async_engine",
     "CacheConfig": "engine_config",
     "ChatOptions": "conversation",
     "CompletionOutput": "request",

@@ -49,6 +49,11 @@ class LLMEngine:
         """Whether any request is unfinished."""
         return self._scheduler.has_work()
 
+    @property
+    def num_used_slots(self) -> int:
+        """Rows that have a slot."""
+        return self._scheduler.num_running
+
     def step(self) -> list[RequestOutput]:
         """One dispatch, the outputs that it finished, and those that are wanted while they grow."""
         batch = self._scheduler.next_batch()

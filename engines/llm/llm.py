@@ -26,10 +26,12 @@ from headrace.engines.llm.sampling_params import MAX_STOP_IDS, SamplingParams
 from headrace.engines.llm.streams import OnOutput, stream_outputs
 from headrace.engines.llm.tokenizer import PromptTokenizer
 from headrace.engines.precision import resolve_dtype
+from headrace.engines.replicas import ReplicatedDriver
 
 logger = logging.getLogger(__name__)
 
 Prompts = Prompt | Sequence[Prompt]
+TextDriver = Driver[LLMRequest, RequestOutput] | ReplicatedDriver[LLMRequest, RequestOutput]
 Params = SamplingParams | Mapping[str, Any] | Sequence[SamplingParams | Mapping[str, Any] | None] | None
 
 
@@ -38,7 +40,9 @@ class LLM:
 
     `tokenizer`, a directory, a model spec or an object, takes the place of the model's own; so does
     `chat_template`, Jinja text or the path of a file with it. `hf_overrides` are entries that replace those
-    of the model's config.json, or a function from that config to another.
+    of the model's config.json, or a function from that config to another. `num_replicas` engines on this
+    host share the weights and the memory for KV pages, each with a thread of its own; the one with the fewest
+    requests gets the next.
 
     Raises:
       ModelError: the model cannot be found, read or run.
@@ -53,6 +57,7 @@ class LLM:
         tokenizer: Any = None,
         chat_template: str | Path | None = None,
         hf_overrides: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        num_replicas: int = 1,
     ) -> None:
         started_s = time.monotonic()
         enable_compilation_cache()
@@ -74,11 +79,22 @@ class LLM:
         )
         decoder = load_decoder(checkpoint, self.model_config, dtype)
         num_pages = choose_num_pages(self.model_config, self.config, self.max_model_len, dtype)
-        runner = Runner(decoder, self.config, num_pages, self.max_model_len, dtype)
-        self._engine = LLMEngine(
-            runner, self._tokenizer, self.config, num_pages=num_pages, max_model_len=self.max_model_len
-        )
-        self._driver: Driver[LLMRequest, RequestOutput] = Driver(self._engine, name="llm")
+        self._engines = [
+            LLMEngine(
+                Runner(decoder, self.config, pages, self.max_model_len, dtype),
+                self._tokenizer,
+                self.config,
+                num_pages=pages,
+                max_model_len=self.max_model_len,
+            )
+            for pages in _share_pages(num_pages, self.config, num_replicas)
+        ]
+        self._engine = self._engines[0]
+        drivers = [
+            Driver(engine, name="llm" if num_replicas == 1 else f"llm-{number}")
+            for number, engine in enumerate(self._engines)
+        ]
+        self._driver: TextDriver = drivers[0] if num_replicas == 1 else ReplicatedDriver(drivers)
         self._driver.start()
         self._request_numbers = itertools.count()
         self._load_s = time.monotonic() - started_s
@@ -100,8 +116,8 @@ class LLM:
         return self._tokenizer.processor
 
     @property
-    def driver(self) -> "Driver[LLMRequest, RequestOutput]":
-        """The thread that owns the engine."""
+    def driver(self) -> TextDriver:
+        """The thread that owns the engine, or the threads that own its replicas."""
         return self._driver
 
     def generate(
@@ -248,12 +264,17 @@ class LLM:
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and the seconds that loading took."""
-        return {**self._engine.metrics(), "load_s": self._load_s}
+        each = [engine.metrics() for engine in self._engines]
+        return {**{name: sum(one[name] for one in each) for name in each[0]}, "load_s": self._load_s}
 
-    def close(self) -> None:
-        """Stops the engine and gives its memory back; requests in flight get EngineError."""
-        self._driver.stop(drain=False)
-        self._engine.release()
+    def close(self, *, drain: bool = False) -> None:
+        """Stops the engine and gives its memory back.
+
+        Requests in flight are finished before (`drain`), or get EngineError.
+        """
+        self._driver.stop(drain=drain)
+        for engine in self._engines:
+            engine.release()
 
     def __enter__(self) -> "LLM":
         return self
@@ -305,6 +326,14 @@ def _check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
     largest = max(token_ids, default=0)
     if largest >= vocab_size:
         raise ConfigError(f"token id {largest} is none of the model's, which end at {vocab_size - 1}")
+
+
+def _share_pages(num_pages: int, config: EngineConfig, num_replicas: int) -> list[int]:
+    """KV pages of each replica: as many as the config says, or a share of those that memory allows."""
+    if num_replicas < 1:
+        raise ConfigError(f"num_replicas is {num_replicas}, wanted at least 1")
+    is_given = config.cache.num_pages is not None
+    return [num_pages if is_given else max(2, num_pages // num_replicas)] * num_replicas
 
 
 def _override(

@@ -34,6 +34,10 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._waiting or self._running)
 
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
     def add(self, request: LLMRequest) -> None:
         """Queues a request.
 

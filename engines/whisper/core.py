@@ -131,6 +131,11 @@ class WhisperCore:
     def has_work(self) -> bool:
         return bool(self._waiting or self._slots or self._silent)
 
+    @property
+    def num_used_slots(self) -> int:
+        """Slots with a window."""
+        return len(self._slots)
+
     def _fill_slots(self) -> None:
         while self._free and self._waiting:
             group = []

@@ -37,6 +37,10 @@ class Doubler:
     def abort(self, request_id: str) -> None:
         self.waiting = [request for request in self.waiting if request.request_id != request_id]
 
+    @property
+    def num_used_slots(self) -> int:
+        return len(self.waiting)
+
     def has_work(self) -> bool:
         return bool(self.waiting)
 
