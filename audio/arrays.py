@@ -5,31 +5,36 @@ from typing import Any
 import numpy as np
 
 from headrace.audio.errors import AudioError
-from headrace.audio.recording import Recording
-from headrace.audio.samples import BLOCK, MonoBuffer, check_rate
+from headrace.audio.recording import Ending
+from headrace.audio.samples import BLOCK, MonoStream, Sink, check_rate, no_samples
 
 MAX_CHANNELS = 64
 """More rows or columns than this are not channels."""
 
 
-def from_array(array: Any, rate: Any, name: str = "array") -> Recording:
-    """The recording in an array of samples, or of samples and channels in either order.
+def stream_array(
+    array: Any, rate: Any, sink: Sink, *, name: str = "array", channel: int | None = None
+) -> Ending:
+    """Passes on an array of samples, or of samples and channels in either order.
 
     Integers are divided by their range (unsigned ones are centred first). No sample format has 64 bits, so
     64-bit integers count as the 16-bit or 32-bit ones that they fit in.
 
     Raises:
-      AudioError: kinds `empty`, `shape`, `sampling_rate`, `non_finite`.
+      AudioError: kinds `empty`, `shape`, `sampling_rate`, `non_finite`, `channel`.
     """
     rate = check_rate(rate, name)
     samples = _numeric(array, name)
     if samples.size == 0:
         raise AudioError(f"{name}: has no samples (shape {_shape_text(samples)})", kind="empty")
     samples = channels_first(samples, name)
-    buffer = MonoBuffer(name)
+    mono = MonoStream(name, sink, channel=channel)
     for start in range(0, samples.shape[-1], BLOCK):
-        buffer.add(samples[..., start : start + BLOCK], rate)
-    return buffer.finish()
+        mono.add(samples[..., start : start + BLOCK], rate)
+    mono.close()
+    if not mono.num_made:
+        raise no_samples(name)
+    return Ending(mono.duration_s)
 
 
 def channels_first(array: np.ndarray, name: str) -> np.ndarray:

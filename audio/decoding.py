@@ -2,9 +2,9 @@
 
 from headrace.audio.errors import AudioError
 from headrace.audio.ffmpeg import decode_ffmpeg
-from headrace.audio.recording import Recording
-from headrace.audio.samples import MonoBuffer
-from headrace.audio.sndfile import Outcome, decode_sndfile
+from headrace.audio.recording import Ending
+from headrace.audio.samples import MonoStream, Outcome, Sink, no_samples
+from headrace.audio.sndfile import decode_sndfile
 from headrace.audio.sniffing import HEAD_BYTES, is_shortened, refuse_archive, unknown_content
 from headrace.audio.streams import ByteStream
 
@@ -12,12 +12,14 @@ TRUNCATED = "decode_truncated"
 """The flag of a recording of which only a part could be decoded."""
 
 
-def decode(stream: ByteStream, name: str) -> Recording:
-    """The recording in the stream, decoded by libsndfile where it takes it whole, else by FFmpeg.
+def decode(stream: ByteStream, name: str, sink: Sink, channel: int | None = None) -> Ending:
+    """Passes on the recording in the stream, decoded by libsndfile where it takes it whole, else by FFmpeg.
+
+    Where libsndfile meets damage, FFmpeg goes on from there if it comes further.
 
     Raises:
       AudioError: kinds `empty`, `archive`, `raw`, `undecodable`, `no_audio`, `non_finite`, `sampling_rate`,
-        and `unreadable` where reading failed.
+        `channel`, and `unreadable` where reading failed.
     """
     head = stream.read_at(0, HEAD_BYTES)
     _check_read(stream, name)
@@ -26,20 +28,25 @@ def decode(stream: ByteStream, name: str) -> Recording:
             f"{name}: has no bytes: it was not written, or not uploaded completely", kind="empty"
         )
     refuse_archive(head, name)
-    first = MonoBuffer(name)
+    first = MonoStream(name, sink, channel=channel)
     found = decode_sndfile(stream, first)
     _check_read(stream, name)
+    first.close()
     if found in (Outcome.COMPLETE, Outcome.CUT) and first.duration_s:
-        return first.finish(_flags(found))
-    second = MonoBuffer(name)
+        return Ending(first.duration_s, _flags(found))
+    second = MonoStream(name, sink, channel=channel, skip=first.num_made)
     found_next = decode_ffmpeg(stream, second, name)
     _check_read(stream, name)
     is_explained = found_next is Outcome.COMPLETE and not is_shortened(head)
     if found is Outcome.UNKNOWN and not second.duration_s and not is_explained:
         raise unknown_content(stream, name)
-    if found is Outcome.BROKEN:
-        return max(first, second, key=lambda buffer: buffer.duration_s).finish((TRUNCATED,))
-    return second.finish(_flags(found_next))
+    second.close()
+    if not first.num_made and not second.num_made:
+        raise no_samples(name)
+    return Ending(
+        max(first.duration_s, second.duration_s),
+        (TRUNCATED,) if found is Outcome.BROKEN else _flags(found_next),
+    )
 
 
 def _check_read(stream: ByteStream, name: str) -> None:

@@ -11,7 +11,7 @@ class AudioError(HeadraceError, ValueError):
     `kind` is a short machine word for counters; it never contains a part of the input:
     `source` (not a path, URL, bytes, file object, array or mapping), `not_found`, `unreadable`, `fetch`,
     `too_large`, `empty` (no samples), `undecodable`, `no_audio` (a video or image without an audio track),
-    `raw` (samples without a header), `archive`, `non_finite`, `shape`, `sampling_rate`.
+    `raw` (samples without a header), `archive`, `non_finite`, `shape`, `sampling_rate`, `channel`.
     """
 
     def __init__(self, message: str, *, kind: str = "undecodable") -> None:

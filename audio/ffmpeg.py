@@ -12,7 +12,7 @@ from av.packet import Packet
 
 from headrace.audio.errors import AudioError
 from headrace.audio.framing import mp3_declares_length, mp3_frame_bytes, mp4_is_complete
-from headrace.audio.samples import MonoBuffer, Outcome
+from headrace.audio.samples import MonoStream, Outcome
 from headrace.audio.streams import ByteStream
 
 FORMATS = (
@@ -33,8 +33,8 @@ GAP_TOLERANCE_S = 1.0
 """A hole of this length between packets is damage; voice codecs leave shorter ones in silence."""
 
 
-def decode_ffmpeg(stream: ByteStream, buffer: MonoBuffer, name: str) -> Outcome:
-    """Decodes the first audio track of the stream into the buffer.
+def decode_ffmpeg(stream: ByteStream, mono: MonoStream, name: str) -> Outcome:
+    """Decodes the first audio track of the stream.
 
     Raises:
       AudioError: there is no audio track (`no_audio`), its codec is not known (`undecodable`), a sample is
@@ -60,10 +60,10 @@ def decode_ffmpeg(stream: ByteStream, buffer: MonoBuffer, name: str) -> Outcome:
                 kind="undecodable",
             )
         progress = _Progress()
-        _decode_packets(container, buffer, progress, name)
+        _decode_packets(container, mono, progress, name)
         if progress.is_damaged:
             return Outcome.BROKEN
-        is_cut = _is_cut(container, stream, progress, buffer.duration_s)
+        is_cut = _is_cut(container, stream, progress, mono.duration_s)
     return Outcome.CUT if is_cut else Outcome.COMPLETE
 
 
@@ -95,7 +95,7 @@ class _Progress:
             self.last_bytes, self.last_size = bytes(memoryview(packet)[:4]), packet.size
 
 
-def _decode_packets(container: InputContainer, buffer: MonoBuffer, progress: _Progress, name: str) -> None:
+def _decode_packets(container: InputContainer, mono: MonoStream, progress: _Progress, name: str) -> None:
     """Decodes what can be decoded; a packet that cannot is passed over.
 
     What fails before the first frame, or after the last of an MP3 file, is a tag, not sound.
@@ -126,7 +126,7 @@ def _decode_packets(container: InputContainer, buffer: MonoBuffer, progress: _Pr
         for frame in cast(list[AudioFrame], frames):
             num_frames += 1
             progress.is_damaged |= has_failed or frame.is_corrupt
-            buffer.add(_samples(frame, name), frame.sample_rate)
+            mono.add(_samples(frame, name), frame.sample_rate)
 
 
 def _samples(frame: AudioFrame, name: str) -> np.ndarray:

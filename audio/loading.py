@@ -1,18 +1,37 @@
-"""Loads a recording from any source."""
+"""Loads a recording from any source, whole or as a stream."""
 
 import io
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
-from headrace.audio.arrays import from_array
+import numpy as np
+
+from headrace.audio.arrays import stream_array
 from headrace.audio.decoding import decode
 from headrace.audio.errors import AudioError
 from headrace.audio.fetching import DEFAULT_LIMITS, FetchLimits, fetch, spool
 from headrace.audio.naming import display_name
-from headrace.audio.recording import SAMPLE_RATE, ArrayLike, AudioSource, ReadableFile, Recording
+from headrace.audio.recording import SAMPLE_RATE, ArrayLike, AudioSource, Ending, ReadableFile, Recording
+from headrace.audio.samples import Sink
 from headrace.audio.streams import ByteStream, SeekableFile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How a recording is read."""
+
+    sampling_rate: int | None = None
+    """Hz of a bare array; None: 16,000"""
+    channel: int | None = None
+    """the one channel to take, counted from 0; None: the mean of all"""
+    limits: FetchLimits = DEFAULT_LIMITS
+    """what may be fetched"""
+
+
+DEFAULT_OPTIONS = Reading()
 
 
 def load_audio(
@@ -27,18 +46,38 @@ def load_audio(
     Raises:
       AudioError: there is no recording to be had; `kind` says why, the text what to do.
     """
+    data = bytearray()
+
+    def keep(samples: np.ndarray) -> None:
+        nonlocal data
+        data += samples.data.cast("B")  # extend() would go byte by byte
+
+    ending = stream_audio(source, keep, options=Reading(sampling_rate=sampling_rate, limits=limits))
+    return Recording(np.frombuffer(data, np.float32), ending.duration_s, ending.flags)
+
+
+def stream_audio(source: AudioSource, sink: Sink, *, options: Reading = DEFAULT_OPTIONS) -> Ending:
+    """Passes on the recording that `source` holds as it is decoded, as `load_audio` gives it.
+
+    Memory does not grow with the recording, where the source itself does not lie in memory. An error can
+    come after samples were passed on.
+
+    Raises:
+      AudioError: as `load_audio`.
+    """
     if isinstance(source, Mapping):
-        return _load_mapping(source, sampling_rate, limits)
+        return _stream_mapping(source, sink, options)
     if isinstance(source, str) and re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", source):
-        return _load_url(source, limits)
+        return _stream_url(source, sink, options)
     if isinstance(source, str | os.PathLike):
-        return _load_path(os.fsdecode(source), limits)
+        return _stream_path(os.fsdecode(source), sink, options)
     if isinstance(source, bytes | bytearray | memoryview):
-        return _load_bytes(source, "bytes")
+        return _stream_bytes(source, "bytes", sink, options)
     if isinstance(source, ReadableFile):
-        return _load_file(source, limits)
+        return _stream_file(source, sink, options)
     if isinstance(source, ArrayLike):
-        return from_array(source, SAMPLE_RATE if sampling_rate is None else sampling_rate)
+        rate = SAMPLE_RATE if options.sampling_rate is None else options.sampling_rate
+        return stream_array(source, rate, sink, channel=options.channel)
     raise AudioError(
         f"got {type(source).__name__}, wanted a path, URL, bytes, binary file, array, or a mapping with "
         "array and sampling_rate, or with bytes or path",
@@ -46,29 +85,29 @@ def load_audio(
     )
 
 
-def _load_mapping(source: Mapping[str, Any], sampling_rate: int | None, limits: FetchLimits) -> Recording:
+def _stream_mapping(source: Mapping[str, Any], sink: Sink, options: Reading) -> Ending:
     """From {"array", "sampling_rate"}, or from {"bytes", "path"}, of which either can be None."""
     path = source.get("path")
     name = display_name(path) if path else None
     if source.get("array") is not None:
-        rate = source.get("sampling_rate", sampling_rate)
-        return from_array(source["array"], rate, name or "array")
+        rate = source.get("sampling_rate", options.sampling_rate)
+        return stream_array(source["array"], rate, sink, name=name or "array", channel=options.channel)
     if source.get("bytes") is not None:
-        return _load_bytes(source["bytes"], name or "bytes")
+        return _stream_bytes(source["bytes"], name or "bytes", sink, options)
     if path:
-        return load_audio(path, limits=limits)
+        return stream_audio(path, sink, options=options)
     raise AudioError("the row has no audio: array, bytes and path are all missing or null", kind="empty")
 
 
-def _load_bytes(content: Any, name: str) -> Recording:
+def _stream_bytes(content: Any, name: str, sink: Sink, options: Reading) -> Ending:
     try:
         file = io.BytesIO(content)
     except TypeError:
         raise AudioError(f"{name}: its bytes are of type {type(content).__name__}", kind="source") from None
-    return decode(ByteStream(file), name)
+    return decode(ByteStream(file), name, sink, options.channel)
 
 
-def _load_url(url: str, limits: FetchLimits) -> Recording:
+def _stream_url(url: str, sink: Sink, options: Reading) -> Ending:
     scheme = url.partition("://")[0].lower()
     name = display_name(url)
     if scheme not in ("http", "https"):
@@ -77,11 +116,11 @@ def _load_url(url: str, limits: FetchLimits) -> Recording:
             "or the open file",
             kind="source",
         )
-    with fetch(url, limits) as file:
-        return decode(ByteStream(cast(SeekableFile, file)), name)
+    with fetch(url, options.limits) as file:
+        return decode(ByteStream(cast(SeekableFile, file)), name, sink, options.channel)
 
 
-def _load_path(path: str, limits: FetchLimits) -> Recording:
+def _stream_path(path: str, sink: Sink, options: Reading) -> Ending:
     name = display_name(path)
     try:
         file = open(path, "rb")  # noqa: SIM115 (opening fails in other ways than reading)
@@ -97,10 +136,10 @@ def _load_path(path: str, limits: FetchLimits) -> Recording:
         reason = getattr(error, "strerror", None) or "not a valid path"
         raise AudioError(f"{name}: cannot be opened: {reason}", kind="unreadable") from None
     with file:
-        return _load_file(file, limits, name)
+        return _stream_file(file, sink, options, name)
 
 
-def _load_file(file: ReadableFile, limits: FetchLimits, name: str | None = None) -> Recording:
+def _stream_file(file: ReadableFile, sink: Sink, options: Reading, name: str | None = None) -> Ending:
     """From a binary file, from its position on; stays open. One that cannot seek is copied first."""
     if name is None:
         given = getattr(file, "name", None)
@@ -110,9 +149,9 @@ def _load_file(file: ReadableFile, limits: FetchLimits, name: str | None = None)
             f"{name}: the file is open for text, wanted a binary file: open it with mode 'rb'", kind="source"
         )
     if _can_seek(file):
-        return decode(ByteStream(cast(SeekableFile, file)), name)
-    with spool(file, name, limits.max_bytes) as copy:
-        return decode(ByteStream(copy), name)
+        return decode(ByteStream(cast(SeekableFile, file)), name, sink, options.channel)
+    with spool(file, name, options.limits.max_bytes) as copy:
+        return decode(ByteStream(copy), name, sink, options.channel)
 
 
 def _can_seek(file: ReadableFile) -> bool:

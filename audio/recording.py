@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -44,3 +44,12 @@ class Recording:
     """seconds of audio that were decoded"""
     flags: tuple[str, ...] = ()
     """`decode_truncated` where only a part of the file could be decoded"""
+
+
+class Ending(NamedTuple):
+    """What is known of a recording once its last sample is decoded."""
+
+    duration_s: float
+    """seconds of audio that were decoded"""
+    flags: tuple[str, ...] = ()
+    """as those of a Recording"""

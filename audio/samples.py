@@ -1,14 +1,15 @@
-"""Number formats of samples, and the one buffer that every decoder writes to."""
+"""Number formats of samples, and the one stream that every decoder writes to."""
 
 import enum
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import soxr
 
 from headrace.audio.errors import AudioError
-from headrace.audio.recording import SAMPLE_RATE, Recording
+from headrace.audio.recording import SAMPLE_RATE
 
 MIN_RATE, MAX_RATE = 1_000, 768_000
 """Sampling rates that a recording can have, in Hz."""
@@ -31,19 +32,27 @@ class Outcome(enum.Enum):
     """the decoder met damage"""
 
 
-class MonoBuffer:
-    """Collects samples block by block as 16 kHz mono.
+Sink = Callable[[np.ndarray], None]
+"""Takes the next float32 samples of a recording, mono, 16 kHz."""
 
-    Holds the result once, and one block beside it, however long the recording and whatever its rate.
+
+class MonoStream:
+    """Passes samples on, block by block, as 16 kHz mono.
+
+    Holds one block, however long the recording and whatever its rate. Channels are averaged, or one of them
+    is picked. Leaves out the first `skip` samples of its output.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, sink: Sink, *, channel: int | None = None, skip: int = 0) -> None:
         self._name = name
-        self._data = bytearray()
+        self._sink = sink
+        self._channel = channel
+        self._skip = skip
         self._pending: list[np.ndarray] = []
         self._rate = 0
         self._resampler: soxr.ResampleStream | None = None
         self._num_samples: dict[int, int] = {}
+        self.num_made = 0
 
     @property
     def duration_s(self) -> float:
@@ -54,33 +63,35 @@ class MonoBuffer:
         """Takes a block, [samples] or [channels, samples], of any number format; the rate may change.
 
         Raises:
-          AudioError: a sample is not finite (`non_finite`), or the rate is impossible (`sampling_rate`).
+          AudioError: a sample is not finite (`non_finite`), the rate is impossible (`sampling_rate`), or
+            there is no such channel (`channel`).
         """
         if rate != self._rate:
             self._flush(last=True)
             self._start(rate)
-        mono = to_float32(samples)
-        if mono.ndim == 2:
-            with np.errstate(over="ignore", invalid="ignore"):
-                mono = mono[0] if len(mono) == 1 else mono.mean(axis=0)
+        mono = self._mono(to_float32(samples))
         self._check(mono)
         self._num_samples[rate] = self._num_samples.get(rate, 0) + mono.size
         self._pending.append(mono)
         if sum(block.size for block in self._pending) >= BLOCK:
             self._flush(last=False)
 
-    def finish(self, flags: tuple[str, ...] = ()) -> Recording:
-        """The recording; the buffer is used up.
-
-        Raises:
-          AudioError: there is no sample (`empty`).
-        """
+    def close(self) -> None:
+        """Passes on what is left."""
         self._flush(last=True)
-        if not self._data:
-            raise AudioError(
-                f"{self._name}: has no samples: it was not recorded, or cut to nothing", kind="empty"
-            )
-        return Recording(np.frombuffer(self._data, np.float32), self.duration_s, flags)
+
+    def _mono(self, samples: np.ndarray) -> np.ndarray:
+        channels = samples[None] if samples.ndim == 1 else samples
+        if self._channel is not None:
+            if self._channel >= len(channels):
+                raise AudioError(
+                    f"{self._name}: has {len(channels)} channels, channel {self._channel} (from 0) was "
+                    "wanted: mix the channels instead",
+                    kind="channel",
+                )
+            return channels[self._channel]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return channels[0] if len(channels) == 1 else channels.mean(axis=0)
 
     def _start(self, rate: int) -> None:
         self._rate = rate = check_rate(rate, self._name)
@@ -95,7 +106,10 @@ class MonoBuffer:
         self._pending.clear()
         if self._resampler is not None:
             block = self._resampler.resample_chunk(block, last=last)
-        self._data += np.ascontiguousarray(block, np.float32).data.cast("B") if block.size else b""
+        left_out = min(max(self._skip - self.num_made, 0), block.size)
+        self.num_made += block.size
+        if block.size > left_out:
+            self._sink(np.ascontiguousarray(block[left_out:], np.float32))
 
     def _check(self, mono: np.ndarray) -> None:
         within = np.abs(mono) <= MAX_AMPLITUDE
@@ -111,6 +125,11 @@ class MonoBuffer:
             f"{where} is {what}, wanted finite ones: repair the recording, or set such samples to 0",
             kind="non_finite",
         )
+
+
+def no_samples(name: str) -> AudioError:
+    """The error for a recording that holds nothing."""
+    return AudioError(f"{name}: has no samples: it was not recorded, or cut to nothing", kind="empty")
 
 
 def to_float32(array: np.ndarray) -> np.ndarray:

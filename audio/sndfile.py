@@ -6,7 +6,7 @@ from typing import Any, cast
 import soundfile
 
 from headrace.audio.framing import ogg_layout
-from headrace.audio.samples import BLOCK, MonoBuffer, Outcome
+from headrace.audio.samples import BLOCK, MonoStream, Outcome
 from headrace.audio.streams import ByteStream
 
 MAGICS = (
@@ -24,8 +24,8 @@ MAX_REST_BYTES = 4096
 """More bytes than this after the declared end are samples that the header leaves out."""
 
 
-def decode_sndfile(stream: ByteStream, buffer: MonoBuffer) -> Outcome:
-    """Decodes the stream into the buffer.
+def decode_sndfile(stream: ByteStream, mono: MonoStream) -> Outcome:
+    """Decodes the stream.
 
     Raises:
       AudioError: a sample is not finite, or the rate is impossible.
@@ -43,7 +43,7 @@ def decode_sndfile(stream: ByteStream, buffer: MonoBuffer) -> Outcome:
         declared, num_read = file.frames, 0
         try:
             while len(block := file.read(max(1, BLOCK // file.channels), dtype="float32", always_2d=True)):
-                buffer.add(block.T, file.samplerate)
+                mono.add(block.T, file.samplerate)
                 num_read += len(block)
         except soundfile.LibsndfileError:
             return Outcome.BROKEN

@@ -1,7 +1,9 @@
 """Cuts a recording into windows that overlap by strides."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from headrace.audio.recording import SAMPLE_RATE
 
@@ -70,3 +72,41 @@ def _lengths(
         f"stride_length_s is {stride_length_s}, wanted seconds or (left, right), 0 or more and with a sum "
         f"below chunk_length_s ({chunk_length_s:g}): shorten the strides"
     )
+
+
+class WindowStream:
+    """Cuts samples that come block by block into the windows of `cut_windows`, each with its samples.
+
+    Holds one window and the newest block.
+
+    Raises:
+      ValueError: as `cut_windows`.
+    """
+
+    def __init__(
+        self,
+        chunk_length_s: Seconds = MAX_CHUNK_S,
+        stride_length_s: Seconds | Sequence[Seconds] | None = None,
+    ) -> None:
+        self._chunk, self._left, self._right = _lengths(chunk_length_s, stride_length_s)
+        self._start = 0
+        self._held = np.zeros(0, np.float32)
+
+    def add(self, samples: np.ndarray) -> Iterator[tuple[Window, np.ndarray]]:
+        """The windows that the samples complete; one that may be the last waits for `finish`."""
+        self._held = np.concatenate([self._held, samples])
+        while len(self._held) > self._chunk:
+            yield self._window(self._chunk, self._right)
+            step = self._chunk - self._left - self._right
+            self._start += step
+            self._held = self._held[step:]
+
+    def finish(self) -> Iterator[tuple[Window, np.ndarray]]:
+        """The last window, if there is one."""
+        if len(self._held):
+            yield self._window(len(self._held), 0)
+
+    def _window(self, length: int, stride_right: int) -> tuple[Window, np.ndarray]:
+        stride_left = self._left if self._start else 0
+        window = Window(self._start, self._start + length, stride_left, stride_right)
+        return window, self._held[:length].copy()

