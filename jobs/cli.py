@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "a page of figures and charts of a run",
     "diff": "two runs compared row by row",
     "compact": "few large files of many parts",
+    "score": "error rates of a transcription against references",
     "demo": "both on small real inputs with small real models",
 }
 DONE, FAILED, BAD_ARGUMENTS = 0, 1, 2
