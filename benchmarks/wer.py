@@ -50,6 +50,8 @@ def main() -> None:
         dtype=args.dtype,
         batch_size=args.batch_size,
         deterministic=args.deterministic,
+        mode=args.mode,
+        vad=args.vad,
     )
     with WhisperEngine(args.model, config) as engine:
         started = time.monotonic()
@@ -125,7 +127,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("table", type=Path)
     parser.add_argument("--language", default="en", help="rows to take, and the language the engine is told")
     parser.add_argument("--detect", action="store_true", help="do not tell the engine the language")
-    parser.add_argument("--timestamps", default="none", choices=["none", "segment"])
+    parser.add_argument("--timestamps", default="none", choices=["none", "segment", "word"])
+    parser.add_argument("--mode", default="chunked", choices=["chunked", "sequential"])
+    parser.add_argument("--vad", action="store_true")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--deterministic", action="store_true")

@@ -153,7 +153,8 @@ class TranscribeCall:
         prepared = _prepare(self.work, values)
         if prepared.error is not None:
             return prepared.error
-        return engine.submit(prepared.payload, TranscribeOptions(), request_id=request_id)
+        options = prepared.options or TranscribeOptions()
+        return engine.submit(prepared.payload, options, request_id=request_id)
 
     def result(self, row: Any, output: Transcription) -> TranscribedRow | RowError:
         if output.error is not None:

@@ -14,6 +14,8 @@ DtypeName = Literal["auto", "bfloat16", "float32"]
 Overlong = Literal["error", "truncate-left", "truncate-right"]
 Task = Literal["transcribe", "translate"]
 Timestamps = Literal["none", "segment", "word"]
+Mode = Literal["chunked", "sequential"]
+OnOff = Literal["off", "on"]
 Unit = Literal["tokens", "audio seconds"]
 
 
@@ -173,12 +175,38 @@ class TranscribeConfig(RunConfig):
     """Length of the windows that long recordings are cut into, in seconds, at most 30."""
     stride_length_s: float | tuple[float, float] | None = None
     """Overlap of windows on each side, or left,right, in seconds (default: chunk_length_s / 6)."""
+    mode: Mode = "chunked"
+    """All windows of a recording at once, or each where the last one's text ended (slower for few files)."""
+    vad: OnOff = "off"
+    """Leave out what voice activity detection finds no speech in (needs the extra vad)."""
+    initial_prompt: str | None = None
+    """Text that counts as said before: names and terms, a style of writing."""
+    hotwords: str | None = None
+    """Words that count as said before every window, so that they are spelt so."""
+    condition_on_previous_text: bool = False
+    """Tell each window the text before it (sequential mode only)."""
+    channel: int | None = None
+    """The one channel to transcribe, counted from 0 (default: the mean of all)."""
+    languages: tuple[str, ...] = ()
+    """Languages that detection chooses from (default: all that the model knows)."""
+    language_column: str | None = None
+    """Table column of the language of each row; a row without one is as the others."""
+    task_column: str | None = None
+    """Table column of the task of each row."""
+    initial_prompt_column: str | None = None
+    """Table column of the initial prompt of each row."""
     audio_column: str | None = None
     """Table column of paths, URLs or bytes (default: the first of audio, path, file, audio_filepath, url)."""
     batch_size: int | None = None
     """Windows that are decoded together (default: chosen by the engine)."""
     with_columns: tuple[str, ...] = ()
     """Further columns of the results: token_ids."""
+    write: tuple[str, ...] = ()
+    """Formats to write each transcript in too, below OUTPUT/_transcripts: txt, srt, vtt, tsv, json."""
+    max_line_width: int | None = None
+    """Most characters of a line of subtitles (default: a segment is one line)."""
+    max_line_count: int | None = None
+    """Most lines of a subtitle; needs max_line_width."""
     rows_per_part: int = 100
     """Most rows in one part of the results; a part is what a broken run may have to do again."""
     files_per_shard: int = 10_000
@@ -187,9 +215,15 @@ class TranscribeConfig(RunConfig):
     def __post_init__(self) -> None:
         super(TranscribeConfig, self).__post_init__()
         _require_choice("return_timestamps", self.return_timestamps, ("none", "segment", "word"))
+        _require_choice("mode", self.mode, ("chunked", "sequential"))
+        _require_choice("vad", self.vad, ("off", "on"))
         if self.task is not None:
             _require_choice("task", self.task, ("transcribe", "translate"))
         _require_each("with", self.with_columns, ("token_ids",))
+        _require_each("write", self.write, ("txt", "srt", "vtt", "tsv", "json"))
+        lines = self.max_line_width is not None or self.max_line_count is not None
+        is_subtitled = bool({"srt", "vtt"} & set(self.write))
+        _require(not lines or is_subtitled, "max_line_width and max_line_count are for --write srt or vtt")
         for name in ("rows_per_part", "files_per_shard", "batch_size"):
             _require_positive(name, getattr(self, name))
 

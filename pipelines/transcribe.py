@@ -23,6 +23,7 @@ from headrace.pipelines.files import is_http, is_local, join, parent, read_bytes
 from headrace.pipelines.scans import TableRow
 from headrace.pipelines.schemas import transcribe_schema
 from headrace.pipelines.tables import table_format
+from headrace.pipelines.transcripts import subtitle_style, write_transcript
 from headrace.pipelines.work import (
     ResultRow,
     Work,
@@ -72,11 +73,24 @@ class TranscribeWork:
         if not wanted:
             there = ", ".join(columns) or "none"
             raise InputError(f"{source} has no column of audio: name one of {there} as the audio column")
+        wanted = (*wanted, *dict.fromkeys(self._option_columns.values()))
         require_columns(wanted, source, columns)
         return wanted
 
+    @property
+    def _option_columns(self) -> dict[str, str]:
+        """Options of a row by their names, and the columns that hold them."""
+        config = self.config
+        named = {
+            "language": config.language_column,
+            "task": config.task_column,
+            "initial_prompt": config.initial_prompt_column,
+        }
+        return {option: column for option, column in named.items() if column is not None}
+
     def check(self) -> None:
         whisper_config(self.config)
+        subtitle_style(self.config)
 
     def check_model(self, model: LocalModel) -> None:
         check_model(open_checkpoint(model), whisper_config(self.config))
@@ -93,6 +107,11 @@ class TranscribeWork:
         work_row = without_half_characters(WorkRow(key=key, shown=shown))
         if work_row.error is not None:
             return work_row
+        try:
+            options = row_options(row.values, self._option_columns)
+        except ValueError as error:
+            return replace(work_row, error=RowError("options", str(error)))
+        work_row = replace(work_row, options=options)
         return _with_audio(work_row, lambda: _audio(row.values.get(content[0]), content[0], parent(path)))
 
     def prepare_file(self, path: str, source: str) -> WorkRow:
@@ -101,11 +120,13 @@ class TranscribeWork:
         return _with_audio(WorkRow(key=key, shown=shown), lambda: _at(path))
 
     def submit(self, engine: WhisperEngine, row: WorkRow) -> "Future[Transcription]":
-        return engine.submit(row.payload, TranscribeOptions(), request_id=row.request_id)
+        options = row.options or TranscribeOptions()
+        return engine.submit(row.payload, options, request_id=row.request_id)
 
     def finish(self, row: WorkRow, output: Transcription) -> ResultRow:
         if output.error is not None:
             return self._failed(row, output.error, output)
+        write_transcript(self.config, row.request_id, output.segments)
         values = {
             **row.key,
             **row.shown,
@@ -115,7 +136,7 @@ class TranscribeWork:
             "duration_s": output.duration_s,
             "segments": [_segment(each) for each in output.segments],
             "num_tokens": output.num_tokens,
-            "vad_dropped_s": None,
+            "vad_dropped_s": output.vad_dropped_s,
             "quality_flags": list(output.quality_flags),
             "error": None,
             "queue_s": output.queue_s,
@@ -143,8 +164,28 @@ def whisper_config(config: TranscribeConfig) -> WhisperConfig:
         dtype=config.dtype,
         chunk_length_s=config.chunk_length_s,
         stride_length_s=config.stride_length_s,
+        mode=config.mode,
+        vad=config.vad == "on",
+        initial_prompt=config.initial_prompt,
+        hotwords=config.hotwords,
+        condition_on_previous_text=config.condition_on_previous_text,
+        channel=config.channel,
+        languages=config.languages,
         deterministic=config.deterministic,
     )
+
+
+def row_options(values: Mapping[str, Any], columns: Mapping[str, str]) -> TranscribeOptions:
+    """What a row asks for in its own columns; empty ones ask for nothing.
+
+    Raises:
+      ValueError: a value that cannot be.
+    """
+    given = {option: values.get(column) for option, column in columns.items()}
+    for option, value in given.items():
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"column {columns[option]!r} is a {type(value).__name__}: text is wanted")
+    return TranscribeOptions(**{option: value for option, value in given.items() if value})
 
 
 def _with_audio(row: WorkRow, find: Callable[[], str | bytes]) -> WorkRow:

@@ -35,6 +35,8 @@ class WorkRow:
     """`id`, `source` and `row` of the result."""
     payload: Any = None
     """What the engine is given; None where there is an error."""
+    options: Any = None
+    """What the row asks of the engine besides; None: nothing."""
     shown: Mapping[str, Any] = field(default_factory=dict)
     """Input that the result shows: the prompt and the kept columns, by their names in the results."""
     payload_bytes: int = 0

@@ -1,7 +1,7 @@
 """Settings of the Whisper engine: the job's, one row's, and the model's own dimensions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from headrace.audio import cut_windows
@@ -11,6 +11,7 @@ from headrace.engines.serialization import Serializable
 Timestamps = Literal["none", "segment", "word"]
 ReturnTimestamps = bool | str | None
 Stride = float | tuple[float, float] | None
+Mode = Literal["chunked", "sequential"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +40,20 @@ class WhisperConfig(Serializable):
     """Seconds of a window, strides included; more than both strides, at most 30."""
     stride_length_s: Stride = None
     """Seconds shared with the neighbour, left and right; None: a sixth of chunk_length_s each."""
+    mode: Mode = "chunked"
+    """"chunked": all windows of a recording at once; "sequential": each begins where the last text ended."""
+    vad: bool = False
+    """Whether windows are packed from the stretches that voice activity detection calls speech."""
+    initial_prompt: str | None = None
+    """Text that counts as said before the recording; in chunked mode before every window."""
+    hotwords: str | None = None
+    """Words that count as said before every window, so that they are spelt so."""
+    condition_on_previous_text: bool = False
+    """Whether a window is told the text before it; sequential mode only."""
+    channel: int | None = None
+    """The one channel to take, counted from 0; None: the mean of all."""
+    languages: tuple[str, ...] = ()
+    """Codes or names of the languages that detection chooses from; (): all that the model knows."""
     no_speech_threshold: float = 0.6
     """A window is empty above this no-speech probability where its mean log-probability is low too."""
     logprob_threshold: float = -1.0
@@ -46,9 +61,9 @@ class WhisperConfig(Serializable):
     language_threshold: float = 0.5
     """Probability of the detected language below which a window is flagged."""
     compression_ratio_threshold: float = 2.4
-    """Text that zlib shrinks more than this is taken for a loop: retried once, then flagged."""
-    retry_temperature: float = 0.4
-    """Sampling temperature of the one retry; 0: no retry."""
+    """Text that zlib shrinks more than this is taken for a loop: retried, flagged if no retry mends it."""
+    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    """Sampling temperatures: 0, greedy, for every window, the others in turn while a text is not trusted."""
     silence_dbfs: float = -70.0
     """A window whose loudest 30 ms lie below this level is digital silence: empty text, not decoded."""
     max_tokens_per_s: float = 25.0
@@ -68,16 +83,20 @@ class WhisperConfig(Serializable):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}: it must be at least 1")
-        if self.retry_temperature < 0:
-            raise ConfigError(f"retry_temperature is {self.retry_temperature}: it must not be negative")
+        if (
+            not self.temperatures
+            or self.temperatures[0] != 0
+            or list(self.temperatures) != sorted(self.temperatures)
+        ):
+            raise ConfigError(f"temperatures is {self.temperatures}: it must begin with 0 and rise")
         if self.max_tokens_per_s <= 0:
             raise ConfigError(f"max_tokens_per_s is {self.max_tokens_per_s}: it must be above 0")
-        TranscribeOptions(
-            task=self.task,
-            return_timestamps=self.return_timestamps,
-            chunk_length_s=self.chunk_length_s,
-            stride_length_s=self.stride_length_s,
-        )
+        self.options()
+
+    def options(self) -> "TranscribeOptions":
+        """What holds where neither a call nor a row says anything."""
+        names = (field.name for field in fields(TranscribeOptions))
+        return TranscribeOptions(**{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,10 +113,26 @@ class TranscribeOptions(Serializable):
     """Seconds of a window, strides included."""
     stride_length_s: Stride = None
     """Seconds shared with the neighbour, left and right."""
+    mode: Mode | None = None
+    """"chunked" or "sequential"."""
+    vad: bool | None = None
+    """Whether windows are packed from speech alone."""
+    initial_prompt: str | None = None
+    """Text that counts as said before."""
+    hotwords: str | None = None
+    """Words that count as said before every window."""
+    condition_on_previous_text: bool | None = None
+    """Whether a window is told the text before it."""
+    channel: int | None = None
+    """The one channel to take, counted from 0."""
 
     def __post_init__(self) -> None:
         if self.task not in (None, "transcribe", "translate"):
             raise ValueError(f"task is {self.task!r}: it must be 'transcribe' or 'translate'")
+        if self.mode not in (None, "chunked", "sequential"):
+            raise ValueError(f"mode is {self.mode!r}: it must be 'chunked' or 'sequential'")
+        if self.channel is not None and self.channel < 0:
+            raise ValueError(f"channel is {self.channel}: channels are counted from 0")
         if self.return_timestamps is not None:
             timestamps_mode(self.return_timestamps)
         if self.chunk_length_s is not None:
@@ -105,15 +140,14 @@ class TranscribeOptions(Serializable):
 
     def over(self, other: "TranscribeOptions") -> "TranscribeOptions":
         """These options, with the gaps filled from `other`."""
-        own_chunk = self.chunk_length_s is not None
-        return TranscribeOptions(
-            language=_first(self.language, other.language),
-            task=_first(self.task, other.task),
-            return_timestamps=_first(self.return_timestamps, other.return_timestamps),
-            chunk_length_s=_first(self.chunk_length_s, other.chunk_length_s),
+        filled = {
+            field.name: _first(getattr(self, field.name), getattr(other, field.name))
+            for field in fields(self)
+        }
+        if self.chunk_length_s is not None:
             # A stride belongs to its chunk length: the default of a new chunk length is not the old stride.
-            stride_length_s=_first(self.stride_length_s, None if own_chunk else other.stride_length_s),
-        )
+            filled["stride_length_s"] = self.stride_length_s
+        return TranscribeOptions(**filled)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,21 +2,21 @@
 
 import heapq
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from headrace.audio import SAMPLE_RATE, Recording, Window
+from headrace.audio import SAMPLE_RATE
 from headrace.engines.whisper.config import Timestamps, WhisperConfig
-from headrace.engines.whisper.longform import WindowText, segments_of, text_of
+from headrace.engines.whisper.longform import segments_of, text_of
+from headrace.engines.whisper.plans import Outcome, Plan, Turn
 from headrace.engines.whisper.quality import (
     Attempt,
     best_attempt,
     is_silent,
+    next_temperature,
     quality_flags,
-    retry_temperature,
 )
 from headrace.engines.whisper.results import Transcription
 from headrace.engines.whisper.runner import Finished, Job, Runner
@@ -26,16 +26,12 @@ from headrace.engines.whisper.words import TokenTimes, find_pauses, token_times
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WindowedRequest:
-    """A decoded recording, cut into windows, with its options resolved."""
+    """A recording that comes in windows, with its options resolved."""
 
     request_id: str
     """As submitted."""
-    recording: Recording
-    """The audio."""
-    windows: Sequence[Window]
-    """Its windows, in order."""
-    silent: frozenset[int]
-    """Numbers of the windows that hold digital silence: they are not decoded."""
+    plan: Plan
+    """Its windows."""
     language: str | None
     """Code; None: to be detected."""
     task: str
@@ -46,15 +42,11 @@ class WindowedRequest:
     """time.monotonic() of the submit."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Progress:
     """A request inside the engine."""
 
     request: WindowedRequest
-    texts: list[WindowText]
-    """What each window says; no attempt until there is one, and where there is silence."""
-    num_left: int
-    """Windows that are not done."""
     started_at: float | None = None
     num_tokens: int = 0
     flags: set[str] = field(default_factory=set)
@@ -62,25 +54,18 @@ class Progress:
 
 @dataclass(slots=True, eq=False)
 class Decode:
-    """One window on its way through the slots."""
+    """One window in a slot."""
 
     progress: Progress
-    index: int
+    turn: Turn
     attempts: list[Attempt] = field(default_factory=list)
-
-    @property
-    def window(self) -> Window:
-        return self.progress.request.windows[self.index]
-
-    @property
-    def waveform(self) -> np.ndarray:
-        return self.progress.request.recording.waveform[self.window.start : self.window.stop]
 
 
 class WhisperCore:
     """Fills slots with windows, runs bursts, and puts the texts of a recording together.
 
-    A window that loops is decoded once more, hotter, in the slot that it has: its encoder output stays.
+    A window whose text is not trusted is decoded again, hotter, in the slot that it has: its encoder output
+    stays.
     """
 
     def __init__(self, runner: Runner, tokenizer: WhisperTokenizer, config: WhisperConfig) -> None:
@@ -88,8 +73,6 @@ class WhisperCore:
         self._tokenizer = tokenizer
         self._config = config
         self._requests: dict[str, Progress] = {}
-        self._waiting: deque[Decode] = deque()
-        self._silent: list[Progress] = []
         self._slots: dict[int, Decode] = {}
         self._free = list(range(runner.num_slots))  # a heap: low slots first, so that small bursts do
         self.counters: dict[str, float] = dict.fromkeys(
@@ -97,39 +80,30 @@ class WhisperCore:
         )
 
     def add(self, request: WindowedRequest) -> None:
-        texts = [WindowText(window, None) for window in request.windows]
-        progress = Progress(request, texts, len(request.windows))
-        self._requests[request.request_id] = progress
+        self._requests[request.request_id] = Progress(request)
         self.counters["requests"] += 1
-        self.counters["audio_seconds"] += request.recording.duration_s
-        for index in range(len(request.windows)):
-            if index not in request.silent:
-                self._waiting.append(Decode(progress, index))
-        progress.num_left -= len(request.silent)
-        self.counters["silent_windows"] += len(request.silent)
-        if progress.num_left == 0:
-            self._silent.append(progress)
 
     def step(self) -> list[Transcription]:
         """One round: empty slots filled, one burst, finished windows taken out."""
-        done, self._silent = self._silent, []
         self._fill_slots()
         if self._slots:
-            finished = self._runner.decode(can_refill=bool(self._waiting))
-            done += [progress for item in finished if (progress := self._take(item)) is not None]
-        return [self._finish(progress) for progress in done if self._forget(progress)]
+            for finished in self._runner.decode(can_refill=self._next_ready() is not None):
+                self._take(finished)
+        done = [progress for progress in self._requests.values() if progress.request.plan.is_finished()]
+        return [self._finish(progress) for progress in done]
 
     def abort(self, request_id: str) -> None:
         progress = self._requests.pop(request_id, None)
         if progress is None:
             return
-        self._waiting = deque(decode for decode in self._waiting if decode.progress is not progress)
         for slot in [slot for slot, decode in self._slots.items() if decode.progress is progress]:
             self._runner.stop(slot)
             self._release(slot)
+        progress.request.plan.close()
 
     def has_work(self) -> bool:
-        return bool(self._waiting or self._slots or self._silent)
+        plans = [progress.request.plan for progress in self._requests.values()]
+        return bool(self._slots) or any(plan.is_ready() or plan.is_finished() for plan in plans)
 
     @property
     def num_used_slots(self) -> int:
@@ -137,13 +111,20 @@ class WhisperCore:
         return len(self._slots)
 
     def _fill_slots(self) -> None:
-        while self._free and self._waiting:
+        while self._free:
             group = []
-            while self._waiting and self._fits(group):
-                slot, decode = heapq.heappop(self._free), self._waiting.popleft()
+            while self._fits(group) and (progress := self._next_ready()) is not None:
+                slot, decode = heapq.heappop(self._free), Decode(progress, progress.request.plan.take())
                 self._slots[slot] = decode
                 group.append(self._job(slot, decode))
+            if not group:
+                return
             self._runner.admit(group)
+
+    def _next_ready(self) -> Progress | None:
+        """The oldest request that has a window to decode."""
+        ready = (progress for progress in self._requests.values() if progress.request.plan.is_ready())
+        return next(ready, None)
 
     def _fits(self, jobs: Sequence[Job]) -> bool:
         """Whether the next free slot can be filled together with these."""
@@ -152,45 +133,42 @@ class WhisperCore:
         return not jobs or self._runner.group_of(jobs[0].slot) == self._runner.group_of(self._free[0])
 
     def _job(self, slot: int, decode: Decode) -> Job:
-        request = decode.progress.request
+        request, turn = decode.progress.request, decode.turn
         if decode.progress.started_at is None:
             decode.progress.started_at = time.monotonic()
         self.counters["windows"] += 1
-        # Where windows overlap their texts are joined by time.
-        with_timestamps = request.timestamps != "none" or len(request.windows) > 1
+        with_timestamps = request.timestamps != "none" or turn.is_joined
         prompt = self._tokenizer.special.prompt(
-            request.language, request.task, with_timestamps=with_timestamps
+            request.language, request.task, with_timestamps=with_timestamps, previous=turn.previous
         )
         return Job(
             slot=slot,
-            waveform=decode.waveform,
+            waveform=turn.waveform,
             prompt=tuple(prompt),
             with_timestamps=with_timestamps,
-            number=decode.index,
+            number=turn.number,
         )
 
-    def _take(self, finished: Finished) -> Progress | None:
-        """The request that a finished slot completes, if it does."""
+    def _take(self, finished: Finished) -> None:
+        """Takes the text out of a slot, or starts the slot again where the text is not trusted."""
         slot = finished.job.slot
         decode = self._slots[slot]
-        attempt = self._attempt(finished, decode.progress.request)
-        decode.attempts.append(attempt)
-        decode.progress.num_tokens += finished.num_tokens
+        progress = decode.progress
+        decode.attempts.append(self._attempt(finished, progress.request))
+        progress.num_tokens += finished.num_tokens
         self.counters["decoded_tokens"] += finished.num_tokens
-        temperature = retry_temperature(attempt, self._config) if len(decode.attempts) == 1 else None
+        temperature = next_temperature(decode.attempts, self._config)
         if temperature is not None:
             self.counters["retries"] += 1
             self._runner.restart(finished.job, temperature)
-            return None
-        best = best_attempt(decode.attempts, self._config)
+            return
+        best, outcome = best_attempt(decode.attempts, self._config), Outcome(None)
         if not is_silent(best, self._config):
-            words = decode.progress.request.timestamps == "word"
-            times = self._token_times(decode, finished.job, best) if words else None
-            decode.progress.texts[decode.index] = WindowText(decode.window, best, times)
-            decode.progress.flags.update(quality_flags(decode.attempts, best, self._config))
-        decode.progress.num_left -= 1
+            words = progress.request.timestamps == "word"
+            outcome = Outcome(best, self._token_times(decode, finished.job, best) if words else None)
+            progress.flags.update(quality_flags(decode.attempts, best, self._config))
         self._release(slot)
-        return decode.progress if decode.progress.num_left == 0 else None
+        progress.request.plan.put(decode.turn, outcome)
 
     def _attempt(self, finished: Finished, request: WindowedRequest) -> Attempt:
         language = request.language or self._tokenizer.language_of(finished.language_token)
@@ -225,23 +203,26 @@ class WhisperCore:
         del self._slots[slot]
         heapq.heappush(self._free, slot)
 
-    def _forget(self, progress: Progress) -> bool:
-        return self._requests.pop(progress.request.request_id, None) is not None
-
     def _finish(self, progress: Progress) -> Transcription:
         request, now = progress.request, time.monotonic()
-        attempts = [text.attempt for text in progress.texts if text.attempt is not None]
+        del self._requests[request.request_id]
+        texts, ending = request.plan.texts, request.plan.ending
+        assert ending is not None, "a plan is finished after its last sample"
+        request.plan.close()
+        self.counters["audio_seconds"] += ending.duration_s
+        attempts = [text.attempt for text in texts if text.attempt is not None]
         language, probability = _language(attempts, request)
-        segments = segments_of(progress.texts, self._tokenizer)
+        segments = segments_of(texts, self._tokenizer)
         return Transcription(
             request_id=request.request_id,
             text=text_of(segments, language),
             language=language,
             language_probability=probability,
-            duration_s=request.recording.duration_s,
+            duration_s=ending.duration_s,
             segments=segments,
             num_tokens=progress.num_tokens,
-            quality_flags=(*request.recording.flags, *sorted(progress.flags)),
+            vad_dropped_s=request.plan.dropped_s,
+            quality_flags=(*ending.flags, *sorted(progress.flags)),
             queue_s=(progress.started_at or now) - request.submitted_at,
             latency_s=now - request.submitted_at,
         )

@@ -110,6 +110,8 @@ class Decoding:
     burst: int
     """Most steps of one dispatch."""
     seed: int
+    languages: tuple[int, ...]
+    """Language tokens that detection chooses from."""
     alignment_heads: Heads
     """(layer, head) pairs whose cross-attention follows the audio."""
 
@@ -211,7 +213,7 @@ def decode_step(model: WhisperModel, context: Context, burst: Burst, decoding: D
     at_sot = (token == decoding.special.sot) & (rows.position < rows.prompt_len) & ~rows.finished
     rows = lax.cond(
         jnp.any(at_sot),
-        lambda rows: _read_sot(logits, rows, at_sot, decoding.special),
+        lambda rows: _read_sot(logits, rows, at_sot, decoding),
         lambda rows: rows,
         rows,
     )
@@ -299,14 +301,15 @@ def _enter(rows: Rows, arrival: Arrival) -> Rows:
 
 
 def _read_sot(
-    logits: Float32[Array, "B V"], rows: Rows, at_sot: Bool[Array, " B"], special: SpecialTokens
+    logits: Float32[Array, "B V"], rows: Rows, at_sot: Bool[Array, " B"], decoding: Decoding
 ) -> Rows:
     """What the raw logits at <|startoftranscript|> say: whether there is speech, and the language."""
+    special = decoding.special
     no_speech = jax.nn.softmax(logits, axis=-1)[:, special.no_speech]
     rows = rows._replace(no_speech_prob=jnp.where(at_sot, no_speech, rows.no_speech_prob))
     if not special.is_multilingual:
         return rows
-    only = OnlyLanguages(tuple(special.languages.values()))
+    only = OnlyLanguages(decoding.languages)
     masked = only(logits, _history(rows, special))
     best = jnp.argmax(masked, axis=-1).astype(jnp.int32)
     probability = jnp.max(jax.nn.softmax(masked, axis=-1), axis=-1)

@@ -5,28 +5,25 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import count
 from typing import Any, cast
 
-from headrace.audio import AudioError, AudioSource, cut_windows, load_audio
+from headrace.audio import AudioError, AudioSource, VadError
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.compilation import enable_compilation_cache
 from headrace.engines.driver import Driver
 from headrace.engines.errors import EngineError, RequestError, RowError
 from headrace.engines.whisper.config import ReturnTimestamps, Stride, TranscribeOptions, WhisperConfig
 from headrace.engines.whisper.core import WhisperCore, WindowedRequest
+from headrace.engines.whisper.intake import Arrived, Intake
 from headrace.engines.whisper.loading import load
-from headrace.engines.whisper.options import ResolvedOptions, resolve
-from headrace.engines.whisper.quality import is_digital_silence
 from headrace.engines.whisper.results import Transcription
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_CONFIG = WhisperConfig()
 DEFAULT_OPTIONS = TranscribeOptions()
-MAX_HELD_S = 4 * 3600.0
-"""Seconds of decoded audio (64 kB each) above which no further recording is decoded ahead."""
 
 
 class WhisperEngine:
@@ -47,16 +44,13 @@ class WhisperEngine:
         loaded_at = time.monotonic()
         self.config = config
         self.num_slots = loaded.decoding.num_slots
-        self._defaults = loaded.defaults
-        self._special = loaded.tokenizer.special
         self._runner = loaded.runner()
         self._core = WhisperCore(self._runner, loaded.tokenizer, config)
         self._times = {"load_s": loaded_at - started, "warmup_s": time.monotonic() - loaded_at}
         self._driver: Driver[WindowedRequest, Transcription] = Driver(self._core, name="whisper")
         self._driver.start()
-        self._pool = ThreadPoolExecutor(config.decode_threads, thread_name_prefix="headrace-audio")
+        self._intake = Intake(loaded, self._driver, config)
         self._admission = threading.BoundedSemaphore(max(16, 4 * self.num_slots))
-        self._held = _HeldAudio(MAX_HELD_S)
         self._numbers = count()
 
     def transcribe(
@@ -68,30 +62,34 @@ class WhisperEngine:
         language: str | None = None,
         task: str | None = None,
         return_timestamps: ReturnTimestamps = None,
+        **options: Any,
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """{"text", "language", "chunks": [{"text", "timestamp": (start_s, end_s)}], ...} of a recording.
 
         A list gives a list, in its order; one that cannot be decoded has text "" and an "error" there.
         What is None is taken from the row (a mapping may have "language" and "task"), then the engine's
-        config, then the checkpoint. `batch_size`: most recordings in flight.
+        config, then the checkpoint. `batch_size`: most recordings in flight; `options`: further fields of
+        TranscribeOptions, such as mode="sequential".
 
         Raises:
+          TypeError: there is no such option.
           ValueError: an option that is wrong or that the model cannot do.
           AudioError: the recording cannot be decoded (a single one only).
         """
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
-        options = TranscribeOptions(
+        given = TranscribeOptions(
             language=language,
             task=task,
             return_timestamps=return_timestamps,
             chunk_length_s=chunk_length_s,
             stride_length_s=stride_length_s,
+            **options,
         )
-        self._resolve(options)
+        self._intake.resolve(given)
         if isinstance(audio_input, list | tuple):
-            return [as_dict(result) for result in self._stream(audio_input, options, batch_size)]
-        result = next(self._stream([cast(AudioSource, audio_input)], options, batch_size))
+            return [as_dict(result) for result in self._stream(audio_input, given, batch_size)]
+        result = next(self._stream([cast(AudioSource, audio_input)], given, batch_size))
         if result.error is not None:
             raise AudioError(result.error.message, kind=result.error.kind)
         return as_dict(result)
@@ -118,7 +116,8 @@ class WhisperEngine:
         future.add_done_callback(lambda _: self._admission.release())
         submitted_at = time.monotonic()
         try:
-            prepared = self._pool.submit(self._prepare, audio, options, request_id, submitted_at)
+            arrived = Arrived(audio=audio, options=options, request_id=request_id, submitted_at=submitted_at)
+            prepared = self._intake.submit(arrived)
         except RuntimeError:
             self._admission.release()
             raise EngineError("the engine is closed: make a new one") from None
@@ -131,7 +130,7 @@ class WhisperEngine:
 
     def close(self) -> None:
         """Finishes what was submitted, then frees the engine's threads."""
-        self._pool.shutdown(wait=True)
+        self._intake.close()
         self._driver.stop()
 
     def __enter__(self) -> "WhisperEngine":
@@ -154,41 +153,6 @@ class WhisperEngine:
             futures.append(self.submit(source, row, request_id=f"call-{call}-{index}"))
         for future in futures[-limit:]:
             yield future.result()
-
-    def _resolve(self, options: TranscribeOptions) -> ResolvedOptions:
-        return resolve(options.over(self._defaults), self._special)
-
-    def _prepare(
-        self, audio: AudioSource, options: TranscribeOptions, request_id: str, submitted_at: float
-    ) -> "Future[Transcription]":
-        """Decodes a recording and hands it to the driver; runs in the audio threads."""
-        try:
-            resolved = self._resolve(options)
-        except ValueError as error:
-            raise RequestError(str(error), kind="options") from None
-        self._held.wait_for_room()
-        recording = load_audio(audio)
-        windows = cut_windows(len(recording.waveform), resolved.chunk_length_s, resolved.stride_length_s)
-        request = WindowedRequest(
-            request_id=request_id,
-            recording=recording,
-            windows=windows,
-            silent=frozenset(
-                number
-                for number, window in enumerate(windows)
-                if is_digital_silence(
-                    recording.waveform[window.start : window.stop], self.config.silence_dbfs
-                )
-            ),
-            language=resolved.language,
-            task=resolved.task,
-            timestamps=resolved.timestamps,
-            submitted_at=submitted_at,
-        )
-        self._held.add(recording.duration_s)
-        transcription = self._driver.submit(request)
-        transcription.add_done_callback(lambda _: self._held.add(-recording.duration_s))
-        return transcription
 
     def _follow(
         self,
@@ -237,34 +201,20 @@ def as_dict(result: Transcription) -> dict[str, Any]:
     }
 
 
-class _HeldAudio:
-    """Seconds of decoded audio that wait for the engine, kept near a limit."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._held_s = 0.0
-        self._changed = threading.Condition()
-
-    def wait_for_room(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._held_s < self._limit_s)
-
-    def add(self, seconds: float) -> None:
-        with self._changed:
-            self._held_s += seconds
-            self._changed.notify_all()
-
-
 def _row_options(source: AudioSource) -> TranscribeOptions:
-    """Language and task that a mapping row carries beside its audio."""
+    """Language, task and prompt that a mapping row carries beside its audio."""
     if not isinstance(source, Mapping):
         return TranscribeOptions()
-    return TranscribeOptions(language=source.get("language"), task=source.get("task"))
+    return TranscribeOptions(
+        language=source.get("language"), task=source.get("task"), initial_prompt=source.get("prompt")
+    )
 
 
 def _row_error(error: BaseException) -> RowError:
     """The error that a row carries; another's fault is logged with its trace."""
     if isinstance(error, AudioError | RequestError):
         return RowError.of(error)
+    if isinstance(error, VadError):
+        return RowError("options", str(error))
     logger.error("a recording could not be prepared", exc_info=error)
     return RowError("internal", f"{type(error).__name__} while the audio was prepared: this is our fault")

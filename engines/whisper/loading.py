@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from headrace.audio import VadError, silero_judge
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ConfigError
 from headrace.engines.precision import resolve_dtype
@@ -18,7 +19,7 @@ from headrace.engines.whisper.logit_rules import decoding_rules
 from headrace.engines.whisper.model import WhisperModel
 from headrace.engines.whisper.options import default_options, resolve
 from headrace.engines.whisper.runner import Runner
-from headrace.engines.whisper.tokenizer import WhisperTokenizer, special_tokens
+from headrace.engines.whisper.tokenizer import SpecialTokens, WhisperTokenizer, language_code, special_tokens
 from headrace.engines.whisper.weights import Weights, slot_bytes
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
         # Where a burst begins depends on the rows beside, and the burst's own tokens are summed apart.
         burst=1 if config.deterministic else config.decode_burst,
         seed=config.seed,
+        languages=_languages(config, tokenizer.special),
         alignment_heads=alignment_heads(generation.get("alignment_heads"), dims),
     )
     model = WhisperModel(Weights(checkpoint, dims, dtype), dims)
@@ -118,10 +120,22 @@ def _read_settings(checkpoint: Checkpoint, config: WhisperConfig) -> _Settings:
     defaults = default_options(config, generation)
     try:
         resolve(defaults, special)
-    except ValueError as error:
+        _languages(config, special)
+        if config.vad:
+            silero_judge()
+    except (ValueError, VadError) as error:
         raise ConfigError(str(error)) from None
     max_length = _max_length(config, generation.get("max_length"), dims)
     return _Settings(dims, generation, WhisperTokenizer(tokenizer, special), defaults, max_length)
+
+
+def _languages(config: WhisperConfig, special: SpecialTokens) -> tuple[int, ...]:
+    """The language tokens that detection chooses from."""
+    wanted = [language_code(language) for language in config.languages] or list(special.languages)
+    missing = [code for code in wanted if code not in special.languages]
+    if missing:
+        raise ValueError(f"languages names {', '.join(missing)}, which the model does not know")
+    return tuple(special.languages[code] for code in wanted)
 
 
 def _num_slots(config: WhisperConfig, bytes_each: int) -> int:

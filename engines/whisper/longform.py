@@ -29,6 +29,30 @@ class WindowText(NamedTuple):
     attempt: Attempt | None
     times: TokenTimes | None = None
     """Times of the attempt's tokens of text, where they were asked for."""
+    translation: Attempt | None = None
+    """The same in English, where it was asked for."""
+    pieces: tuple[tuple[int, int], ...] = ()
+    """Parts of the recording that the window consists of, in samples, where it leaves some out."""
+
+    def place_s(self, seconds: float, *, is_end: bool = False) -> float:
+        """Seconds of the recording that lie so many seconds after the window's start.
+
+        Between two parts a start belongs to the second of them and an end to the first.
+        """
+        if not self.pieces:
+            return self.window.start / SAMPLE_RATE + seconds
+        left = seconds * SAMPLE_RATE
+        for start, stop in self.pieces:
+            if left < stop - start or (is_end and left == stop - start):
+                return (start + left) / SAMPLE_RATE
+            left -= stop - start
+        return self.pieces[-1][1] / SAMPLE_RATE
+
+    @property
+    def length_s(self) -> float:
+        """Seconds of audio in the window."""
+        parts = self.pieces or ((self.window.start, self.window.stop),)
+        return sum(stop - start for start, stop in parts) / SAMPLE_RATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +72,15 @@ class Piece:
 def segments_of(texts: Sequence[WindowText], tokenizer: WhisperTokenizer) -> tuple[Segment, ...]:
     """Segments of a recording in the order of time, overlaps merged, no end past the recording's."""
     merged: list[Piece] = []
-    for i, (window, attempt, times) in enumerate(texts):
-        if attempt is None:
+    for i, text in enumerate(texts):
+        if text.attempt is None:
             continue
-        new = _pieces(window, attempt, tokenizer)
-        if times is not None:
-            new = _with_times(new, times, window.start / SAMPLE_RATE)
-        if i and texts[i - 1].window.stop > window.start:
-            near = _split_off_near(merged, window)
-            new = _join(near, new, _overlap(texts[i - 1].window, window, near + new))
+        new = _pieces(text, text.attempt, tokenizer)
+        if text.times is not None:
+            new = _with_times(new, text, text.times)
+        if i and texts[i - 1].window.stop > text.window.start:
+            near = _split_off_near(merged, text.window)
+            new = _join(near, new, _overlap(texts[i - 1].window, text.window, near + new))
         merged += new
     return tuple(_segment(piece, tokenizer) for piece in _in_order(merged) if piece.words)
 
@@ -67,10 +91,10 @@ def text_of(segments: Sequence[Segment], language: str | None) -> str:
     return glue.join(text for segment in segments if (text := segment.text.strip()))
 
 
-def _pieces(window: Window, attempt: Attempt, tokenizer: WhisperTokenizer) -> list[Piece]:
+def _pieces(of: WindowText, attempt: Attempt, tokenizer: WhisperTokenizer) -> list[Piece]:
     """The window's text between its timestamps, in seconds of the recording."""
     special = tokenizer.special
-    offset_s, length_s = window.start / SAMPLE_RATE, (window.stop - window.start) / SAMPLE_RATE
+    length_s = of.length_s
     pieces: list[Piece] = []
     start_s, opening, text = 0.0, (), []
     for token in (*attempt.token_ids, None):
@@ -80,7 +104,8 @@ def _pieces(window: Window, attempt: Attempt, tokenizer: WhisperTokenizer) -> li
         now_s = length_s if token is None else min(special.seconds(token), length_s)
         mark = () if token is None else (token,)
         if any(special.is_text(token) for token in text):
-            start, end = offset_s + start_s, offset_s + max(now_s, start_s)
+            start, end = of.place_s(start_s), of.place_s(max(now_s, start_s), is_end=True)
+            end = max(start, end)
             words = _timed(tokenizer.words(text, attempt.language), start, end)
             pieces.append(Piece(start, end, words, attempt, opening, mark))
             mark = ()
@@ -101,20 +126,22 @@ def _timed(
     return tuple(timed)
 
 
-def _with_times(pieces: Sequence[Piece], times: TokenTimes, offset_s: float) -> list[Piece]:
+def _with_times(pieces: Sequence[Piece], of: WindowText, times: TokenTimes) -> list[Piece]:
     """The pieces with the times of their own words."""
     words = [word for piece in pieces for word in piece.words]
     last = list(itertools.accumulate(len(word.token_ids) for word in words))
     first = [0, *last[:-1]]
     spoken = [Spoken(times.edges_s[a], times.edges_s[b]) for a, b in zip(first, last, strict=True)]
     timed = []
-    for i, (start_s, end_s) in enumerate(around_pauses(spoken, times.pauses_s)):
+    for i, stretch in enumerate(around_pauses(spoken, times.pauses_s)):
+        start_s = of.place_s(stretch.start_s)
+        end_s = max(of.place_s(stretch.end_s, is_end=True), start_s)
         timed.append(
             replace(
                 words[i],
-                time_s=offset_s + (start_s + end_s) / 2,
-                start_s=offset_s + start_s,
-                end_s=offset_s + end_s,
+                time_s=(start_s + end_s) / 2,
+                start_s=start_s,
+                end_s=end_s,
                 probability=sum(times.probability[first[i] : last[i]]) / (last[i] - first[i]),
             )
         )

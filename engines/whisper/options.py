@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from headrace.audio import MAX_CHUNK_S
 from headrace.engines.whisper.config import (
+    Mode,
     Stride,
     Timestamps,
     TranscribeOptions,
@@ -22,30 +24,30 @@ class ResolvedOptions(NamedTuple):
     timestamps: Timestamps
     chunk_length_s: float
     stride_length_s: Stride
+    mode: Mode
+    vad: bool
+    initial_prompt: str
+    hotwords: str
+    condition_on_previous_text: bool
+    channel: int | None
+    """None: the mean of all."""
 
 
 def default_options(config: WhisperConfig, generation_config: Mapping[str, Any]) -> TranscribeOptions:
     """What holds where neither the call nor the row says anything: the config, then the checkpoint."""
-    own = TranscribeOptions(
-        language=config.language,
-        task=config.task,
-        return_timestamps=config.return_timestamps,
-        chunk_length_s=config.chunk_length_s,
-        stride_length_s=config.stride_length_s,
-    )
     checkpoint = TranscribeOptions(
         language=generation_config.get("language"),
         task=generation_config.get("task"),
         return_timestamps=generation_config.get("return_timestamps"),
     )
-    return own.over(checkpoint)
+    return config.options().over(checkpoint)
 
 
 def resolve(options: TranscribeOptions, special: SpecialTokens) -> ResolvedOptions:
     """The options as the decoder needs them.
 
     Raises:
-      ValueError: a language or task that the model does not have.
+      ValueError: a language, task or prompt that the model does not have, or options that exclude each other.
     """
     language = None if options.language is None else language_code(options.language)
     task = options.task or "transcribe"
@@ -61,10 +63,38 @@ def resolve(options: TranscribeOptions, special: SpecialTokens) -> ResolvedOptio
             raise ValueError("task is 'translate', the model knows English only: take a multilingual one")
         language = "en"
     assert options.chunk_length_s is not None, "the defaults hold a chunk length"
+    _check_together(options)
+    if (options.initial_prompt or options.hotwords) and special.prev is None:
+        raise ValueError("initial_prompt or hotwords is given, but the vocabulary has no <|startofprev|>")
     return ResolvedOptions(
         language=language,
         task=task,
         timestamps=timestamps_mode(options.return_timestamps),
         chunk_length_s=options.chunk_length_s,
         stride_length_s=options.stride_length_s,
+        mode=options.mode or "chunked",
+        vad=bool(options.vad),
+        initial_prompt=options.initial_prompt or "",
+        hotwords=options.hotwords or "",
+        condition_on_previous_text=bool(options.condition_on_previous_text),
+        channel=options.channel,
     )
+
+
+def _check_together(options: TranscribeOptions) -> None:
+    """Refuses options that the mode cannot honour."""
+    if options.mode == "sequential":
+        if options.vad:
+            raise ValueError("vad is on and mode is 'sequential', which seeks by itself: take 'chunked'")
+        if options.stride_length_s is not None or options.chunk_length_s != MAX_CHUNK_S:
+            raise ValueError(
+                "chunk_length_s or stride_length_s is given and mode is 'sequential', whose windows are 30 s "
+                "and begin where the last text ended: leave them out, or take mode 'chunked'"
+            )
+    elif options.condition_on_previous_text:
+        raise ValueError(
+            "condition_on_previous_text is on and mode is 'chunked', whose windows are decoded side by side: "
+            "take mode 'sequential'"
+        )
+    if options.vad and options.stride_length_s is not None:
+        raise ValueError("stride_length_s is given and vad is on, whose windows end in pauses: leave it out")

@@ -71,21 +71,22 @@ def is_silent(attempt: Attempt, config: WhisperConfig) -> bool:
     return unlikely and attempt.no_speech_prob > config.no_speech_threshold
 
 
-def retry_temperature(attempt: Attempt, config: WhisperConfig) -> float | None:
-    """How a first try that cannot be trusted is tried again (with timestamps); None where it stands.
+def next_temperature(attempts: Sequence[Attempt], config: WhisperConfig) -> float | None:
+    """How a window is tried again (with timestamps) after these tries; None where the last one stands.
 
     A text of low probability without timestamps is often one that ended after a word or two: with timestamps
     the model goes on to the end of the audio, and no chance is needed.
     """
-    if config.retry_temperature == 0:
+    last = attempts[-1]
+    is_unlikely = last.avg_logprob < config.logprob_threshold
+    if is_unlikely and last.no_speech_prob > config.no_speech_threshold:
         return None
-    if is_loop(attempt, config):
-        return config.retry_temperature
-    if attempt.avg_logprob >= config.logprob_threshold:
+    if not is_loop(last, config) and not is_unlikely:
         return None
-    if attempt.no_speech_prob > config.no_speech_threshold:
-        return None
-    return config.retry_temperature if attempt.with_timestamps else 0.0
+    if not is_loop(last, config) and not last.with_timestamps:
+        return last.temperature
+    hotter = [temperature for temperature in config.temperatures if temperature > last.temperature]
+    return min(hotter, default=None)
 
 
 def best_attempt(attempts: Sequence[Attempt], config: WhisperConfig) -> Attempt:

@@ -57,6 +57,8 @@ class Transcription:
     """The text in parts: by timestamps where asked for, else one a window."""
     num_tokens: int = 0
     """Tokens decoded for this recording, retries and end tokens included."""
+    vad_dropped_s: float | None = None
+    """Seconds that voice activity detection left out; None where it was off."""
     quality_flags: tuple[str, ...] = ()
     """What a reader should know: decode_truncated, no_speech, low_confidence, repetition, ..."""
     error: RowError | None = None

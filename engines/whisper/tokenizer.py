@@ -41,6 +41,8 @@ class SpecialTokens:
     """<|transcribe|>"""
     translate: int
     """<|translate|>"""
+    prev: int | None
+    """<|startofprev|>, before text that counts as said before; None where the vocabulary has none."""
     languages: Mapping[str, int]
     """Language tokens by code; empty where the model knows English only."""
 
@@ -64,9 +66,14 @@ class SpecialTokens:
         """Seconds from the window's start that a timestamp token stands for."""
         return round((token - self.timestamp_begin) * SECONDS_PER_TIMESTAMP, 2)
 
-    def prompt(self, language: str | None, task: str, *, with_timestamps: bool) -> list[int]:
+    def prompt(
+        self, language: str | None, task: str, *, with_timestamps: bool, previous: Sequence[int] = ()
+    ) -> list[int]:
         """Tokens that a window's decoding starts with; DETECT where the language is to be found."""
         prompt = [self.sot]
+        if previous:
+            assert self.prev is not None, "resolve() refuses prompts where there is no <|startofprev|>"
+            prompt = [self.prev, *previous, self.sot]
         if self.is_multilingual:
             prompt.append(DETECT if language is None else self.languages[language])
             prompt.append(self.translate if task == "translate" else self.transcribe)
@@ -82,6 +89,14 @@ class WhisperTokenizer:
         self._tokenizer = tokenizer
         self._language_of = {token: code for code, token in special.languages.items()}
         self.special = special
+
+    def previous(self, text: str, max_tokens: int) -> tuple[int, ...]:
+        """Tokens of a text that counts as said before, the last ones where there are too many."""
+        if not text.strip():
+            return ()
+        ids = self._tokenizer.encode(f" {text.strip()}", add_special_tokens=False)
+        plain = [token for token in ids if self.special.is_text(token)]
+        return tuple(plain[-max_tokens:]) if max_tokens > 0 else ()
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Text of the tokens that stand for text; the others are passed over."""
@@ -154,8 +169,14 @@ def special_tokens(
         no_speech=no_timestamps - 1,
         transcribe=int(tasks["transcribe"]) if "transcribe" in tasks else find("", "<|transcribe|>"),
         translate=int(tasks["translate"]) if "translate" in tasks else find("", "<|translate|>"),
+        prev=_optional(generation_config.get("prev_sot_token_id"), added_tokens.get("<|startofprev|>")),
         languages=_languages(generation_config, added_tokens) if is_multilingual else {},
     )
+
+
+def _optional(*values: Any) -> int | None:
+    """The first of some ids that is there."""
+    return next((int(value) for value in values if value is not None), None)
 
 
 def language_code(language: str) -> str:

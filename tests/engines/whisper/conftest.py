@@ -16,8 +16,9 @@ from headrace.engines.whisper.tokenizer import WhisperTokenizer
 
 @pytest.fixture(scope="session")
 def tiny_en(whisper_tiny_checkpoint: Checkpoint) -> Iterator[WhisperEngine]:
-    """whisper-tiny.en, bfloat16, eight slots."""
-    with WhisperEngine(whisper_tiny_checkpoint, WhisperConfig(batch_size=8)) as engine:
+    """whisper-tiny.en, bfloat16, eight slots; one retry, for the tests' time."""
+    config = WhisperConfig(batch_size=8, temperatures=(0.0, 0.4))
+    with WhisperEngine(whisper_tiny_checkpoint, config) as engine:
         yield engine
 
 

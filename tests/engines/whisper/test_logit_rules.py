@@ -22,6 +22,7 @@ SPECIAL = SpecialTokens(
     no_speech=16,
     transcribe=14,
     translate=13,
+    prev=None,
     languages={"en": 12, "de": 15},
 )
 NUM_VOCAB = 18 + 1501

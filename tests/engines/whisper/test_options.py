@@ -49,3 +49,25 @@ def test_english_only_models_take_english_alone(english: WhisperTokenizer):
 
 def test_names_of_one_language_agree():
     assert language_code("Mandarin") == language_code("chinese") == "zh"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mode": "sequential", "vad": True}, "vad is on"),
+        ({"mode": "sequential", "stride_length_s": 5.0}, "begin where the last text ended"),
+        ({"mode": "sequential", "chunk_length_s": 20.0}, "begin where the last text ended"),
+        ({"condition_on_previous_text": True}, "side by side"),
+        ({"vad": True, "stride_length_s": 5.0}, "end in pauses"),
+    ],
+)
+def test_options_that_a_mode_cannot_honour_are_refused(given: dict, message: str, english: WhisperTokenizer):
+    with pytest.raises(ValueError, match=message):
+        resolve(options(**given), english.special)
+
+
+def test_options_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="'streamed'"):
+        TranscribeOptions(mode="streamed")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="from 0"):
+        TranscribeOptions(channel=-1)

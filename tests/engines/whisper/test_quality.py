@@ -6,6 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
+from headrace.engines.errors import ConfigError
 from headrace.engines.whisper import WhisperConfig
 from headrace.engines.whisper.quality import (
     Attempt,
@@ -14,8 +15,8 @@ from headrace.engines.whisper.quality import (
     is_digital_silence,
     is_loop,
     is_silent,
+    next_temperature,
     quality_flags,
-    retry_temperature,
 )
 
 CONFIG = WhisperConfig()
@@ -74,18 +75,26 @@ def test_punctuation_alone_is_silence():
     ("attempt", "temperature"),
     [
         (GOOD, None),
-        (LOOP, 0.4),
-        (UNLIKELY, 0.4),
+        (LOOP, 0.2),
+        (UNLIKELY, 0.2),
+        (dataclasses.replace(UNLIKELY, temperature=0.8), 1.0),
+        (dataclasses.replace(LOOP, temperature=1.0), None),
         (dataclasses.replace(UNLIKELY, with_timestamps=False), 0.0),
         (dataclasses.replace(UNLIKELY, no_speech_prob=0.9), None),
     ],
 )
 def test_what_cannot_be_trusted_is_tried_again(attempt: Attempt, temperature: float | None):
-    assert retry_temperature(attempt, CONFIG) == temperature
+    assert next_temperature([attempt], CONFIG) == temperature
 
 
 def test_retries_can_be_turned_off():
-    assert retry_temperature(LOOP, WhisperConfig(retry_temperature=0.0)) is None
+    assert next_temperature([LOOP], WhisperConfig(temperatures=(0.0,))) is None
+
+
+@pytest.mark.parametrize("temperatures", [(), (0.2,), (0.0, 0.4, 0.2)])
+def test_temperatures_begin_greedily_and_rise(temperatures: tuple[float, ...]):
+    with pytest.raises(ConfigError, match="temperatures"):
+        WhisperConfig(temperatures=temperatures)
 
 
 def test_the_best_try_is_kept_not_the_last():

@@ -1,0 +1,83 @@
+"""Memory stays what it is, over hours of one recording and over many recordings. Weights are random."""
+
+import gc
+import io
+import threading
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import soundfile
+
+from headrace.engines.whisper import TranscribeOptions, WhisperConfig, WhisperEngine
+
+pytestmark = pytest.mark.slow
+MB = 1 << 20
+CONFIG = {"dtype": "float32", "temperatures": (0.0,), "max_length": 12, "decode_burst": 4}
+
+
+class PeakMemory:
+    """The largest resident memory of this process while the block runs."""
+
+    def __enter__(self) -> "PeakMemory":
+        self._process, self._stop = psutil.Process(), threading.Event()
+        self.before = self.peak = self._process.memory_info().rss
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.02):
+            self.peak = max(self.peak, self._process.memory_info().rss)
+
+
+@pytest.fixture(scope="module")
+def three_hours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("long") / "three_hours.wav"
+    minute = (np.random.default_rng(0).normal(size=8_000 * 60) * 0.1).astype(np.float32)
+    with soundfile.SoundFile(path, "w", samplerate=8_000, channels=1, subtype="PCM_U8") as file:
+        for _ in range(180):
+            file.write(minute)
+    return path
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "sequential"}, {"vad": True}], ids=["chunked", "sequential", "vad"]
+)
+def test_three_hours_take_the_memory_of_minutes(random_whisper, three_hours: Path, options: dict):
+    with WhisperEngine(random_whisper(num_mels=80), WhisperConfig(batch_size=8, **CONFIG)) as engine:
+        minute = np.zeros(960_000, np.float32) + 0.01
+        engine.transcribe(minute, **options)
+        with PeakMemory() as memory:
+            request = TranscribeOptions(**options)
+            result = engine.submit(three_hours, request, request_id="long").result()
+    assert result.error is None
+    assert result.duration_s == pytest.approx(3 * 3600)
+    assert (memory.peak - memory.before) / MB < 600
+    ends = [segment.end_s for segment in result.segments]
+    assert ends == sorted(ends)
+
+
+def test_memory_is_flat_over_five_hundred_recordings(random_whisper):
+    rng = np.random.default_rng(0)
+    with WhisperEngine(random_whisper(num_mels=80), WhisperConfig(batch_size=8, **CONFIG)) as engine:
+        used = []
+        for start in range(0, 500, 50):
+            files = []
+            for number in range(start, start + 50):
+                file = io.BytesIO()
+                sound = (rng.normal(size=16_000 + 400 * number) * 0.1).astype(np.float32)
+                soundfile.write(file, sound, 16_000, format="WAV")
+                files.append(file.getvalue())
+            results = engine.transcribe(files)
+            assert [result["error"] for result in results] == [None] * 50
+            gc.collect()
+            used.append(psutil.Process().memory_info().rss / MB)
+    hundreds = np.arange(len(used))[2:] * 0.5
+    slope = np.polyfit(hundreds, used[2:], 1)[0]
+    assert slope < 1.0, f"MB per 100 recordings; {used}"

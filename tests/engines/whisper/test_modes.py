@@ -1,0 +1,98 @@
+"""Chunked, sequential and VAD windows on speech with silence, repetition and prompts around it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.audio import load_audio
+from headrace.engines.whisper import TranscribeOptions, WhisperConfig, WhisperEngine
+
+MODES = [{}, {"mode": "sequential"}, {"vad": True}]
+IDS = ["chunked", "sequential", "vad"]
+SENTENCE = "has never been surpassed"
+
+
+@pytest.fixture(scope="module")
+def speech(shared_data: Path) -> Callable[[str], np.ndarray]:
+    return lambda name: load_audio(shared_data / "speech" / name).waveform
+
+
+def silence(seconds: float) -> np.ndarray:
+    return np.zeros(round(seconds * 16_000), np.float32)
+
+
+def plain(text: str) -> str:
+    return "".join(char for char in text.lower() if char.isalpha() or char == " ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", MODES, ids=IDS)
+def test_speech_after_long_silence_has_its_text_and_time(tiny_en: WhisperEngine, speech, options: dict):
+    sound = np.concatenate([silence(35), speech("whisper__jfk.flac"), silence(40)])
+    result = tiny_en.transcribe(sound, return_timestamps="word", **options)
+    text = plain(result["text"])
+    assert text.count("fellow americans") == 1
+    assert text.count("what you can do for your country") == 1
+    words = [word for segment in result["segments"] for word in segment["words"]]
+    assert words[0].start_s == pytest.approx(35.3, abs=0.5)
+    assert words[-1].end_s == pytest.approx(45.6, abs=0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", MODES, ids=IDS)
+def test_a_sentence_said_five_times_is_there_five_times(tiny_en: WhisperEngine, speech, options: dict):
+    once = np.concatenate([speech("whisper__jfk.flac"), silence(1.5)])
+    result = tiny_en.transcribe(np.concatenate([once] * 5), return_timestamps=True, **options)
+    assert plain(result["text"]).count("fellow americans") == 5 or "repetition" in result["quality_flags"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", MODES, ids=IDS)
+def test_nothing_is_said_in_silence(tiny_en: WhisperEngine, options: dict):
+    result = tiny_en.transcribe(silence(100), **options)
+    assert (result["text"], result["error"], result["duration_s"]) == ("", None, 100.0)
+
+
+def test_a_prompt_is_that_of_its_own_recording(tiny_en: WhisperEngine, speech):
+    sound = speech("TTS__LJ001-0008.wav")
+    fresh = tiny_en.transcribe(sound)
+    assert plain(fresh["text"]) == SENTENCE
+    prompted = tiny_en.transcribe([sound, sound], initial_prompt="HAS NEVER. ALL IN CAPITALS. LIKE THIS")
+    assert [plain(each["text"]) for each in prompted] == [SENTENCE] * 2
+    assert tiny_en.transcribe(sound)["text"] == fresh["text"]
+    mapped = {"array": sound, "sampling_rate": 16_000, "prompt": "SURPASSED"}
+    assert plain(tiny_en.transcribe(mapped)["text"]) == SENTENCE
+
+
+@pytest.mark.slow
+def test_seconds_without_speech_are_counted(tiny_en: WhisperEngine, speech):
+    sound = np.concatenate([speech("whisper__jfk.flac"), silence(60)])
+    row = tiny_en.submit(sound, TranscribeOptions(vad=True), request_id="vad").result()
+    assert row.vad_dropped_s == pytest.approx(60, abs=2)
+    assert tiny_en.submit(sound, request_id="all").result().vad_dropped_s is None
+
+
+def test_one_channel_of_two_is_transcribed(tiny_en: WhisperEngine, speech):
+    sound = speech("TTS__LJ001-0008.wav")
+    stereo = {"array": np.stack([np.zeros_like(sound), sound]), "sampling_rate": 16_000}
+    assert plain(tiny_en.transcribe(stereo, channel=1)["text"]) == SENTENCE
+    assert tiny_en.transcribe(stereo, channel=0)["text"] == ""
+    results = tiny_en.transcribe([stereo], channel=2)
+    assert "has 2 channels" in results[0]["error"]
+
+
+def test_an_error_late_in_a_recording_fails_the_row_alone(tiny_en: WhisperEngine, speech):
+    broken = np.concatenate([silence(3), speech("whisper__jfk.flac"), silence(60)])
+    broken[-1] = np.nan
+    results = tiny_en.transcribe([broken, speech("TTS__LJ001-0008.wav")])
+    assert "NaN" in results[0]["error"]
+    assert plain(results[1]["text"]) == SENTENCE
+
+
+def test_detection_keeps_to_the_languages_named(random_whisper):
+    sound = (np.random.default_rng(0).normal(size=16_000) * 0.1).astype(np.float32)
+    config = WhisperConfig(languages=("german", "fr"), batch_size=2, max_length=12, dtype="float32")
+    with WhisperEngine(random_whisper(), config) as engine:
+        assert engine.transcribe(sound)["language"] in ("de", "fr", None)
