@@ -9,7 +9,7 @@ from headrace.pipelines.committed import result_tables
 from headrace.pipelines.config import InputError
 from headrace.pipelines.tables import read_rows, scan_table, table_format
 
-KEY_COLUMNS = ("id", "source", "audio", "path", "file", "audio_filepath")
+KEY_COLUMNS = ("id", "file", "path", "audio_filepath", "audio", "source")
 """Columns that name a recording, in the order in which they are looked for."""
 ALL_ROWS = 1 << 62
 
