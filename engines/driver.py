@@ -33,6 +33,7 @@ class Output(Protocol):
 
 RequestT = TypeVar("RequestT", bound=Request)
 RequestT_contra = TypeVar("RequestT_contra", bound=Request, contravariant=True)
+ResultT = TypeVar("ResultT")
 OutputT = TypeVar("OutputT", bound=Output)
 
 
@@ -130,6 +131,18 @@ class Driver(Generic[RequestT, OutputT]):
     def get_total_concurrent_requests(self) -> int:
         """Requests that were submitted and are not finished."""
         return self._num_unfinished
+
+    def call(self, function: Callable[[], ResultT]) -> ResultT:
+        """What a function returns that runs on the engine's thread, between two steps.
+
+        Raises:
+          EngineError: the driver is stopped or has failed.
+          Exception: whatever the function raises; the engine goes on.
+        """
+        self._check_alive()
+        future: Future[ResultT] = Future()
+        self._post(lambda: _run_into(future, function))
+        return future.result()
 
     def abort(self, request_id: str) -> None:
         """Drops a request; its future raises RequestError of kind `aborted` unless it has finished before."""
@@ -259,6 +272,13 @@ class Driver(Generic[RequestT, OutputT]):
 class _Listener(NamedTuple, Generic[OutputT]):
     future: "Future[OutputT]"
     on_output: Callable[[OutputT], None] | None
+
+
+def _run_into(future: "Future[ResultT]", function: Callable[[], ResultT]) -> None:
+    try:
+        future.set_result(function())
+    except Exception as error:  # noqa: BLE001 - it is the caller's
+        future.set_exception(error)
 
 
 def _wake() -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from headrace.audio import HeadraceError
 from headrace.engines import Serializable
+from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
 from headrace.engines.llm import CacheConfig, SchedulerConfig
 from headrace.engines.llm.engine_config import AttentionBackend
@@ -130,6 +131,8 @@ class GenerateConfig(RunConfig):
     """Text of the prompt with {column} fields, filled from each row; {{ and }} are braces."""
     prompt_column: str | None = None
     """Column of prompts or of chat messages (default: `prompt`, else `messages`)."""
+    priority_column: str | None = None
+    """Column of whole numbers: of the rows in the engine's hands those of a lower number go first."""
     overlong: Overlong = "error"
     """What to do with a prompt that does not fit: fail the row, or cut its beginning or its end."""
     attention_backend: AttentionBackend = "auto"
@@ -138,6 +141,8 @@ class GenerateConfig(RunConfig):
     """Which rows the engine works on together."""
     cache: CacheConfig = field(default_factory=CacheConfig)
     """The engine's pages of keys and values."""
+    compilation: CompilationConfig = field(default_factory=CompilationConfig)
+    """How the engine's programs are compiled."""
     with_columns: tuple[str, ...] = ()
     """Further columns of the results: token_ids, cumulative_logprob."""
 

@@ -4,7 +4,9 @@ import hashlib
 import json
 from typing import Any
 
-from headrace.engines.config_fields import to_flat
+from headrace.engines.compilation_config import CompilationConfig
+from headrace.engines.config_fields import flat_fields, to_flat
+from headrace.engines.llm.engine_config import CacheConfig, SchedulerConfig
 from headrace.pipelines.config import RunConfig
 
 SCHEMA_VERSION = 1
@@ -27,13 +29,18 @@ _NOT_PARAMETERS = {
 }
 # How much is done at once: a run may be taken up with less (after running out of memory, say), except where
 # --deterministic promises equal texts, which hold for fixed shapes only.
-_SPEED = {"max_num_seqs", "page_size", "batch_size"}
+_SPEED = {"max_num_seqs", "max_num_batched_tokens", "max_concurrent_prefill", "chunked_prefill_enabled"}
+_SPEED |= {"page_size", "batch_size"}
+# In which order the work is done, and how programs are compiled: no text depends on it, shapes being equal.
+_PARTS = (SchedulerConfig, CacheConfig, CompilationConfig)
+_ORDER = {each.field.name for part in _PARTS for each in flat_fields(part)}
+_ORDER = (_ORDER | {"priority_column"}) - {*_SPEED, "max_model_len", "xla_options"}
 
 
 def parameters(config: RunConfig) -> dict[str, Any]:
     """The options that a result depends on, as JSON values."""
     values = to_flat(config)
-    left_out = _NOT_PARAMETERS if config.deterministic else _NOT_PARAMETERS | _SPEED
+    left_out = _NOT_PARAMETERS | _ORDER | (set() if config.deterministic else _SPEED)
     return {name: as_json(value) for name, value in values.items() if name not in left_out}
 
 

@@ -66,6 +66,8 @@ class GenerateWork:
             wanted = (self.config.prompt_column,)
         else:
             wanted = next(((name,) for name in PROMPT_COLUMNS if name in columns), PROMPT_COLUMNS[:1])
+        if self.config.priority_column is not None:
+            wanted = (*wanted, self.config.priority_column)
         require_columns(wanted, source, columns)
         return wanted
 
@@ -91,10 +93,12 @@ class GenerateWork:
         shown = kept_values(self.kept, generate_schema(self.config.with_columns), row.values)
         try:
             prompt = self._prompt(row, content)
+            priority = self._priority(row)
         except RequestError as error:
             return WorkRow(key=key, shown=shown, error=RowError.of(error))
         row_shown = {"prompt": prompt.shown, **shown}
-        return without_half_characters(WorkRow(key=key, payload=prompt.content, shown=row_shown))
+        work_row = WorkRow(key=key, payload=prompt.content, shown=row_shown, priority=priority)
+        return without_half_characters(work_row)
 
     def prepare_file(self, path: str, source: str) -> WorkRow:
         raise AssertionError("every file of prompts is a table")
@@ -104,7 +108,12 @@ class GenerateWork:
         chat = self.config.chat or self.config.system is not None
         params = sampling_params(self.config)
         return engine.submit(
-            row.payload, params, request_id=row.request_id, chat=chat, system=self.config.system
+            row.payload,
+            params,
+            request_id=row.request_id,
+            chat=chat,
+            system=self.config.system,
+            priority=row.priority,
         )
 
     def finish(self, row: WorkRow, output: RequestOutput) -> ResultRow:
@@ -144,6 +153,20 @@ class GenerateWork:
             return fill_template(self.config.template, row.values)
         return read_prompt(content[0], row.values)
 
+    def _priority(self, row: TableRow) -> int:
+        """The row's priority; 0 where it has none."""
+        name = self.config.priority_column
+        value = row.values.get(name) if name is not None else None
+        if value is None:
+            return 0
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            number = None
+        if number is None or number != float(value):
+            raise RequestError(f"{name} is no whole number: give one, or null for 0", kind="priority")
+        return number
+
 
 def sampling_params(config: GenerateConfig) -> SamplingParams:
     """How each row is sampled; a row's seed is left to the engine, which derives it from the job's."""
@@ -167,9 +190,13 @@ def engine_config(config: GenerateConfig) -> EngineConfig:
         "bos_token_id": config.bos_token_id,
         "pad_token_id": config.pad_token_id,
     }
+    scheduler = config.scheduler
+    if config.priority_column is not None:
+        scheduler = replace(scheduler, policy="priority")
     return EngineConfig(
-        scheduler=config.scheduler,
+        scheduler=scheduler,
         cache=config.cache,
+        compilation=config.compilation,
         dtype=config.dtype,
         attention_backend=config.attention_backend,
         deterministic=config.deterministic,

@@ -41,6 +41,8 @@ class WorkRow:
     """Input that the result shows: the prompt and the kept columns, by their names in the results."""
     payload_bytes: int = 0
     """Memory that the payload holds, where it is worth counting."""
+    priority: int = 0
+    """Rows of a lower number go first, where the engine is told to heed it."""
     error: RowError | None = None
     """Why the row cannot be submitted."""
 

@@ -1,13 +1,13 @@
 """An open checkpoint: config, tensors under Hugging Face names, tokenizer, whatever the layout."""
 
 import threading
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.engines.checkpoints.contents import Contents
+from headrace.engines.checkpoints.contents import Contents, Tensors
 from headrace.engines.checkpoints.ctranslate2 import open_ctranslate2
 from headrace.engines.checkpoints.gguf_reader import open_gguf
 from headrace.engines.checkpoints.huggingface import open_huggingface
@@ -35,6 +35,23 @@ class Checkpoint:
     def with_config(self, config: dict[str, Any]) -> "Checkpoint":
         """The same checkpoint under another config."""
         return Checkpoint(self.model, replace(self._contents, config=config))
+
+    def with_tensors(self, tensors: Mapping[str, np.ndarray]) -> "Checkpoint":
+        """The same checkpoint with other weights under some of its names, in the orientation of `tensor`.
+
+        Raises:
+          ModelError: no weight was given, or one that the checkpoint has not or has in another shape.
+        """
+        if not tensors:
+            raise ModelError("no weights were given: name at least one")
+        for name, tensor in tensors.items():
+            if name not in self.tensor_names():
+                raise ModelError(f"model {self.model.spec!r} has no tensor {name!r}")
+            wanted = self.tensor(name).shape
+            if np.shape(tensor) != wanted:
+                raise ModelError(f"{name} has shape {np.shape(tensor)}, the model's has {wanted}")
+        overlaid = _Overlaid(self._contents.tensors, dict(tensors))
+        return Checkpoint(self.model, replace(self._contents, tensors=overlaid))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -79,6 +96,20 @@ class Checkpoint:
             if self._tokenizer is None:
                 self._tokenizer = self._contents.make_tokenizer()
             return self._tokenizer
+
+
+class _Overlaid:
+    """Tensors some of which were replaced."""
+
+    def __init__(self, stored: Tensors, replaced: dict[str, np.ndarray]) -> None:
+        self._stored = stored
+        self._replaced = replaced
+
+    def names(self) -> Set[str]:
+        return self._stored.names()
+
+    def read(self, name: str) -> np.ndarray:
+        return np.asarray(self._replaced[name]) if name in self._replaced else self._stored.read(name)
 
 
 def open_checkpoint(model: LocalModel | str) -> Checkpoint:

@@ -16,6 +16,7 @@ from headrace.engines.llm.sampling_params import MAX_STOP_IDS
 from headrace.engines.sampling import SamplingRows
 
 NO_STOP_ID = -1
+UNKNOWN = -1
 MAX_INT = 2**31 - 1
 MIN_TOP_P, MAX_TEMPERATURE = 1e-30, 1e30
 """Bounds within which float32 keeps a small top_p above 0 and a great temperature finite."""
@@ -25,10 +26,21 @@ BLOCK_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class PrefillBatch:
-    """Chunks of prompts: the next `lengths[i]` uncomputed tokens of `sequences[i]`."""
+    """Chunks of tokens: the next `lengths[i]` uncomputed tokens of `sequences[i]`."""
 
     sequences: list[Sequence]
     lengths: list[int]
+    is_last: list[bool]
+    """Whether the chunk is its row's last, after which a token is made."""
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.lengths)
+
+    def add(self, sequence: Sequence, length: int, *, is_last: bool) -> None:
+        self.sequences.append(sequence)
+        self.lengths.append(length)
+        self.is_last.append(is_last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +112,32 @@ def pack_rows(
     seeds = packed.view(np.uint32)
     for row, (sequence, ids) in enumerate(zip(sequences, stop_ids, strict=True)):
         params = sequence.request.params
-        seed = sequence.request.seed
+        seed = sequence.seed
         packed[row, :4] = (
-            sequence.tokens[-1],
+            sequence.tokens[min(sequence.num_computed, len(sequence.tokens) - 1)],
             sequence.num_computed,
-            sequence.num_remaining,
-            min(params.min_tokens - sequence.num_outputs, MAX_INT),
+            sequence.max_total - sequence.num_prompt - sequence.num_sampled,
+            min(params.min_tokens - sequence.num_sampled, MAX_INT),
         )
         seeds[row, 4:6] = seed >> 32, seed & 0xFFFFFFFF
-        packed[row, 6:8] = sequence.num_outputs, min(params.top_k, MAX_INT)
+        packed[row, 6:8] = sequence.num_sampled, min(params.top_k, MAX_INT)
         floats[row] = min(params.temperature, MAX_TEMPERATURE), max(params.top_p, MIN_TOP_P), params.min_p
         stops[row, : len(ids)] = ids
         packed[row, NUM_COLUMNS : NUM_COLUMNS + len(sequence.pages)] = sequence.pages
     return packed
+
+
+def pack_known(sequences: list[Sequence], num_rows: int, burst: int) -> np.ndarray:
+    """The tokens that rows of a burst are known to make, int32 [num_rows, burst]; UNKNOWN after them.
+
+    A row that was preempted makes its outputs again, in the program that made them, so that not a bit of
+    their keys and values differs.
+    """
+    known = np.full((num_rows, burst), UNKNOWN, np.int32)
+    for row, sequence in enumerate(sequences):
+        tokens = sequence.tokens[sequence.num_computed + 1 :][:burst]
+        known[row, : len(tokens)] = tokens
+    return known
 
 
 def unpack_rows(packed: Int[Array, "R columns"]) -> Rows:

@@ -1,19 +1,23 @@
 """Scheduler and runner joined: requests in, finished outputs out."""
 
 import time
+from collections import deque
+from collections.abc import Sequence as Several
+from dataclasses import replace
 
-import jax
-
-from headrace.engines.errors import RequestError
-from headrace.engines.llm.batch import PrefillBatch, Sampled
+from headrace.engines.errors import EngineError, RequestError
+from headrace.engines.llm.batch import DecodeBatch, PrefillBatch, Sampled
+from headrace.engines.llm.beams import BeamSearch, Branch, Step
 from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.outputs import Ending, OutputWriter, trace_logprobs
 from headrace.engines.llm.page_pool import PagePool
 from headrace.engines.llm.request import LLMRequest, RequestOutput, Sequence
-from headrace.engines.llm.runner import Runner
+from headrace.engines.llm.runner import Dispatch, Runner
 from headrace.engines.llm.sampling_params import MAX_STOP_IDS
 from headrace.engines.llm.scheduler import Scheduler
 from headrace.engines.llm.tokenizer import PromptTokenizer
+from headrace.engines.programs import ProgramKey
 
 
 class LLMEngine:
@@ -31,19 +35,30 @@ class LLMEngine:
         self._runner = runner
         self._tokenizer = tokenizer
         self._writer = OutputWriter(tokenizer)
+        self._config = config
+        self._in_flight: deque[Dispatch] = deque()
+        self._searches: dict[str, BeamSearch] = {}
+        self._ended: dict[str, list[RequestOutput]] = {}  # of requests some of whose rows go on
         pool = PagePool(num_pages, config.cache.page_size)
-        self._scheduler = Scheduler(config, pool, max_model_len, runner.shapes.prefill_rows)
+        self._scheduler = Scheduler(config, pool, max_model_len, runner.shapes)
         self._counts = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
 
     def add(self, request: LLMRequest) -> None:
         """Queues a request; RequestError where it can never run."""
         if len(self._tokenizer.stop_ids(request.params)) > MAX_STOP_IDS:
             raise RequestError(f"more than {MAX_STOP_IDS} stop token ids: give fewer", kind="params")
+        params = request.params
+        if params.use_beam_search:
+            self._check_beams(request)
+        elif request.output_kind != "final" and params.num_samples > params.n:
+            raise RequestError("best_of chooses at the end: take n for texts as they grow", kind="params")
         self._scheduler.add(request)
 
     def abort(self, request_id: str) -> None:
         """Forgets a request and frees its pages."""
         self._scheduler.abort(request_id)
+        self._ended.pop(request_id, None)
+        self._searches.pop(request_id, None)
 
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
@@ -55,74 +70,208 @@ class LLMEngine:
         return self._scheduler.num_running
 
     def step(self) -> list[RequestOutput]:
-        """One dispatch, the outputs that it finished, and those that are wanted while they grow."""
-        batch = self._scheduler.next_batch()
-        stop_ids = [self._writer.stop_ids(sequence) for sequence in batch.sequences]
+        """The outputs that the oldest dispatch finished, and those that are wanted while they grow.
+
+        The next dispatch is on its way before the texts are made.
+        """
+        self._launch()
+        if not self._in_flight:
+            assert not self._scheduler.has_work(), "no dispatch is in flight and none can be launched"
+            return []
+        dispatch = self._in_flight.popleft()
+        sampled = self._runner.fetch(dispatch)
+        self._scheduler.land(dispatch.batch)
+        settled = self._settle(dispatch.batch, sampled)
+        if self._config.scheduler.async_scheduling:
+            self._launch()
         now_s = time.monotonic()
-        for sequence in batch.sequences:
-            if sequence.first_scheduled_s is None:
-                sequence.first_scheduled_s = now_s
-        if isinstance(batch, PrefillBatch):
-            sampled = self._runner.run_prefill(batch, stop_ids)
-            return self._update_prefill(batch, sampled)
-        sampled = self._runner.run_decode(batch, stop_ids)
-        return self._update(batch.sequences, sampled)
+        outputs = []
+        for sequence, ending in settled:
+            if ending is None:
+                outputs.append(self._writer.growing(sequence))
+            else:
+                self._count(sequence, ending)
+                outputs.append(self._finish(sequence, ending, now_s))
+        return [output for output in outputs if output is not None]
+
+    def precompile(
+        self, num_tokens: int | Several[int] | None = None, num_seqs: int | Several[int] | None = None
+    ) -> list[ProgramKey]:
+        """Compiles programs now: see `Runner.precompile`."""
+        return self._runner.precompile(num_tokens, num_seqs)
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start."""
+        programs = self._runner.programs
         counts = {
             **self._counts,
             "dispatches": self._runner.num_dispatches,
             "padding_tokens": self._runner.padding_tokens,
-            "compiles": self._runner.num_compiles,
-            "compile_s": self._runner.compile_s,
+            "compiles": programs.num_compiles,
+            "late_compiles": programs.num_late_compiles,
+            "evicted_programs": programs.num_evictions,
+            "compile_s": programs.compile_s,
             "preemptions": self._scheduler.num_preemptions,
         }
         return {name: float(value) for name, value in counts.items()}
+
+    def check_idle(self) -> None:
+        """Raises EngineError where requests are unfinished."""
+        if self.has_work() or self._in_flight:
+            raise EngineError("requests are unfinished: wait for them, or abort them, to update the weights")
+
+    def update_weights(self, decoder: Decoder) -> None:
+        """Goes on with other weights; what the KV pages hold of prompts is forgotten.
+
+        Raises:
+          EngineError: requests are unfinished: their texts would be of two models.
+        """
+        self.check_idle()
+        self._runner.update_weights(decoder)
+        self._scheduler.forget_prefixes()
 
     def release(self) -> None:
         """Gives the memory of weights and KV pages back; the engine cannot be used after."""
         self._runner.release()
 
-    def _update_prefill(self, batch: PrefillBatch, sampled: Sampled) -> list[RequestOutput]:
-        done, rows = [], []
-        for row, (sequence, length) in enumerate(zip(batch.sequences, batch.lengths, strict=True)):
-            sequence.num_computed += length
-            self._scheduler.publish_prompt(sequence)
-            if sequence.num_uncomputed == 0:
-                done.append(sequence)
-                rows.append(row)
-        # The token sampled here is not computed: `_update` counts every token but the last as computed.
-        for sequence in done:
-            sequence.num_computed -= 1
-        return self._update(done, jax.tree.map(lambda array: array[rows], sampled))
+    def _launch(self) -> None:
+        """Launches dispatches while there is work that waits for none of those in flight."""
+        limits = self._config.scheduler
+        most = limits.dispatches_in_flight if limits.async_scheduling else 1
+        while len(self._in_flight) < most and self._scheduler.has_work():
+            if not self._runner.programs.is_warm:
+                self._runner.expect(*self._scheduler.demand())
+            batch = self._scheduler.next_batch()
+            if batch is None:
+                return
+            stop_ids = [self._writer.stop_ids(sequence) for sequence in batch.sequences]
+            self._in_flight.append(self._runner.launch(batch, stop_ids, self._scheduler.take_copies()))
+            self._scheduler.launch(batch)
+            now_s = time.monotonic()
+            for sequence in batch.sequences:
+                if sequence.first_scheduled_s is None:
+                    sequence.first_scheduled_s = now_s
 
-    def _update(self, sequences: list[Sequence], sampled: Sampled) -> list[RequestOutput]:
+    def _settle(
+        self, batch: PrefillBatch | DecodeBatch, sampled: Sampled
+    ) -> list[tuple[Sequence, Ending | None]]:
+        """Gives the rows of a batch their new tokens and lets those go that have ended."""
         now_s = time.monotonic()
-        outputs = []
-        for row, sequence in enumerate(sequences):
+        settled = []
+        for row, sequence in enumerate(batch.sequences):
+            if sequence.is_finished or (isinstance(batch, PrefillBatch) and not batch.is_last[row]):
+                continue
             count = int(sampled.counts[row])
+            if isinstance(batch, DecodeBatch):
+                sequence.num_computed += count
+            # A row that is computed again knows its first tokens; the last one made is not computed.
             num_before = sequence.num_outputs
-            sequence.tokens.extend(sampled.tokens[row, :count].tolist())
-            sequence.num_computed += count
-            sequence.logprob += float(sampled.logprobs[row, :count].sum())
-            trace_logprobs(sequence, sampled, row)
+            made = slice(count - (sequence.num_computed + 1 - len(sequence.tokens)), count)
+            if sequence.request.params.use_beam_search:
+                if made.start < made.stop:
+                    settled += self._step_beam(sequence, sampled, row, made.start)
+                continue
+            sequence.tokens.extend(sampled.tokens[row, made].tolist())
+            sequence.logprob += float(sampled.logprobs[row, made].sum())
+            if sequence.num_outputs == num_before:
+                continue
+            trace_logprobs(sequence, sampled, row, made)
             if sequence.first_token_s is None:
                 sequence.first_token_s = now_s
             ending = self._writer.find_ending(sequence, num_before)
-            if ending is None:
-                outputs.append(self._writer.growing(sequence))
+            if ending is not None:
+                surplus = sequence.num_outputs - ending.num_outputs
+                if surplus:
+                    sequence.logprob -= float(sampled.logprobs[row, count - surplus : count].sum())
+                self._scheduler.finish(sequence)
+            settled.append((sequence, ending))
+        return settled
+
+    def _check_beams(self, request: LLMRequest) -> None:
+        params, limits = request.params, self._config.scheduler
+        if params.stop:
+            raise RequestError("beams end at tokens: give stop_token_ids and no stop", kind="params")
+        if request.output_kind != "final":
+            raise RequestError("a beam search has no text before its end: stream plain rows", kind="params")
+        if params.num_beams > limits.max_num_seqs:
+            raise RequestError(
+                f"{params.num_beams} beams, the engine has {limits.max_num_seqs} rows: raise max_num_seqs",
+                kind="params",
+            )
+
+    def _step_beam(
+        self, sequence: Sequence, sampled: Sampled, row: int, step: int
+    ) -> list[tuple[Sequence, Ending | None]]:
+        """Takes what a beam may go on with; the best texts where its search is over."""
+        assert sampled.top is not None
+        request = sequence.request
+        if request.request_id not in self._searches:
+            most = sequence.max_total - sequence.num_prompt
+            search = BeamSearch(request, self._writer.stop_ids(sequence), most)
+            search.live = [sequence]
+            self._searches[request.request_id] = search
+        search = self._searches[request.request_id]
+        if sequence.first_token_s is None:
+            sequence.first_token_s = time.monotonic()
+        sequence.is_held = True
+        if not search.report(sequence, Step(sampled.top.tokens[row, step], sampled.top.logprobs[row, step])):
+            return []
+        branches = search.advance()
+        self._branch(search, branches)
+        if branches:
+            return []
+        del self._searches[request.request_id]
+        # Siblings, so that they come out as one output.
+        best = [beam.sequence for beam in search.ended[: request.params.n]]
+        endings = []
+        for index, beam in enumerate(search.ended[: request.params.n]):
+            row, last = beam.sequence, beam.sequence.tokens[-1]
+            row.sample, row.siblings = index, best
+            stop_reason = last if beam.is_stopped and last in request.params.stop_token_ids else None
+            reason = "stop" if beam.is_stopped else "length"
+            endings.append((row, Ending(row.num_outputs, reason, stop_reason)))
+        return endings
+
+    def _branch(self, search: BeamSearch, branches: list[Branch]) -> None:
+        """Lets beams without a branch go, and makes rows of all branches of a beam but the first."""
+        first: dict[int, Branch] = {}
+        for branch in branches:
+            first.setdefault(branch.parent.sample, branch)
+        live = []
+        for sequence in search.live:
+            sequence.is_held = False
+            if sequence.sample not in first:
+                self._scheduler.finish(sequence)
+        for branch in branches:
+            if branch is first[branch.parent.sample]:
+                live.append(branch.parent)
                 continue
-            surplus = sequence.num_outputs - ending.num_outputs
-            if surplus:
-                sequence.logprob -= float(sampled.logprobs[row, count - surplus : count].sum())
-            self._scheduler.finish(sequence)
-            self._count(sequence, ending)
-            outputs.append(self._writer.finished(sequence, ending, now_s))
-        return [output for output in outputs if output is not None]
+            child = branch.copied(search.num_rows)
+            search.num_rows += 1
+            self._scheduler.fork(branch.parent, child)
+            live.append(child)
+        for branch in first.values():
+            branch.grow(branch.parent)
+        search.live = live
+
+    def _finish(self, sequence: Sequence, ending: Ending, now_s: float) -> RequestOutput | None:
+        """The output of a row that has ended, or of the whole request where it was the last one."""
+        output = self._writer.finished(sequence, ending, now_s)
+        request = sequence.request
+        if len(sequence.siblings) <= 1:
+            return output
+        ended = self._ended.setdefault(request.request_id, [])
+        ended.append(output)
+        is_whole = len(ended) == len(sequence.siblings)
+        if is_whole:
+            del self._ended[request.request_id]
+        if request.output_kind != "final":
+            return replace(output, finished=is_whole)
+        return self._writer.joined(ended, request.params) if is_whole else None
 
     def _count(self, sequence: Sequence, ending: Ending) -> None:
-        self._counts["requests"] += 1
-        self._counts["prompt_tokens"] += sequence.num_prompt
-        self._counts["cached_tokens"] += sequence.num_cached
+        if sequence.sample == 0:
+            self._counts["requests"] += 1
+            self._counts["prompt_tokens"] += sequence.num_prompt
+            self._counts["cached_tokens"] += sequence.num_cached
         self._counts["completion_tokens"] += ending.num_outputs

@@ -1,13 +1,16 @@
 """How the engine runs a model: scheduling, KV pages, compilation, and the one config that joins them."""
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
 from headrace.engines.errors import ConfigError
 from headrace.engines.serialization import Serializable
 
 Overlong = Literal["error", "truncate-left", "truncate-right"]
+Policy = Literal["fcfs", "priority"]
 AttentionBackend = Literal["auto", "native", "xla"]
 MIN_ROWS = 2
 """Fewest rows of a product: one row alone takes another path through the machine, with other last bits."""
@@ -26,12 +29,47 @@ class SchedulerConfig(Serializable):
     """Prompt tokens of one prefill dispatch, over all its rows."""
     max_model_len: int | None = None
     """Longest prompt plus output of a row, in tokens (default: the model's own limit)."""
+    policy: Policy = "fcfs"
+    """Order of waiting rows: fcfs (as they came) or priority (lowest number first, then as they came)."""
+    look_ahead: int = 256
+    """Waiting rows that are put in order together, by shared beginnings and length (1: as they came)."""
+    look_past: int = 64
+    """Later rows that may be admitted before one whose KV pages are not free; 0: strictly in order."""
+    chunked_prefill_enabled: bool = True
+    """Cut prompts that do not fit into a dispatch; else a dispatch takes whole prompts, however long."""
+    prefill_chunk_size: int | None = None
+    """Most prompt tokens of one row in a dispatch (default: all that fit)."""
+    long_prefill_token_threshold: int = 0
+    """Prompts with more uncomputed tokens than this are long: so many are computed a dispatch; 0: off."""
+    max_concurrent_prefill: int = 32
+    """Rows whose prompts are computed at the same time."""
+    max_num_seq_buckets: tuple[int, ...] = ()
+    """Rows that decode programs are made for, up to max_num_seqs (default: 8, 32, 128 and so on)."""
+    token_buckets: tuple[int, ...] = ()
+    """Tokens that prefill programs are made for, up to max_num_batched_tokens (default: 128, 512, ...)."""
     decode_burst: int = 32
     """Most tokens a row that one decode dispatch makes."""
+    token_safety_margin: int = 16
+    """Tokens a running row that admission keeps free for it to grow into."""
+    async_scheduling: bool = True
+    """Launch a dispatch before the results of the one before have been dealt with."""
+    dispatches_in_flight: int = 2
+    """Most dispatches that are launched and not fetched, with async_scheduling."""
+    max_waiting: int = 4096
+    """Requests that may wait: who submits more has to wait, too."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "decode_burst"):
+        for name in ("max_num_batched_tokens", "decode_burst", "look_ahead", "max_concurrent_prefill"):
             _require_at_least(name, getattr(self, name), 1)
+        for name in ("dispatches_in_flight", "max_waiting"):
+            _require_at_least(name, getattr(self, name), 1)
+        for name in ("look_past", "long_prefill_token_threshold", "token_safety_margin"):
+            _require_at_least(name, getattr(self, name), 0)
+        _require_buckets("max_num_seq_buckets", self.max_num_seq_buckets, MIN_ROWS, self.max_num_seqs)
+        _require_buckets("token_buckets", self.token_buckets, 1, self.max_num_batched_tokens)
+        if self.prefill_chunk_size is not None:
+            _require_at_least("prefill_chunk_size", self.prefill_chunk_size, 1)
+        _require_choice("policy", self.policy, ("fcfs", "priority"))
         _require_at_least("max_num_seqs", self.max_num_seqs, MIN_ROWS)
         if self.max_model_len is not None:
             _require_at_least("max_model_len", self.max_model_len, 2)
@@ -49,6 +87,8 @@ class CacheConfig(Serializable):
     """Share of the free memory that the KV pages may take where num_pages is not given."""
     enable_prefix_caching: bool = True
     """Prompts that begin alike share the KV pages of their beginning."""
+    spare_page_share: float = 0.02
+    """Share of the KV pages that admission keeps free for running rows to grow into."""
 
     def __post_init__(self) -> None:
         if self.page_size < 1 or self.page_size & (self.page_size - 1) or self.page_size > MAX_PAGE_SIZE:
@@ -57,6 +97,8 @@ class CacheConfig(Serializable):
             raise ConfigError(f"num_pages is {self.num_pages}, wanted at least 2 (one is the null page)")
         if not 0.0 < self.hbm_utilization <= 1.0:
             raise ConfigError(f"hbm_utilization is {self.hbm_utilization}, wanted a share in (0, 1]")
+        if not 0.0 <= self.spare_page_share < 1.0:
+            raise ConfigError(f"spare_page_share is {self.spare_page_share}, wanted a share in [0, 1)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,12 +109,14 @@ class EngineConfig(Serializable):
     """Which rows a dispatch works on."""
     cache: CacheConfig = field(default_factory=CacheConfig)
     """The pages of keys and values."""
+    compilation: CompilationConfig = field(default_factory=CompilationConfig)
+    """How programs are compiled, and where they are kept."""
     dtype: str = "bfloat16"
     """auto, bfloat16 or float32: weights, activations and KV pages; products accumulate in float32."""
     attention_backend: AttentionBackend = "auto"
     """auto (the fastest that can run), native (C++ kernel, CPUs) or xla (runs everywhere)."""
     deterministic: bool = False
-    """Fixed shapes, no preemption: a row's text depends on nothing but the row, at some cost of speed."""
+    """Fixed shapes: a row's text depends on nothing but the row, at some cost of speed."""
     overlong: Overlong = "error"
     """What becomes of a prompt that does not fit: error, truncate-left or truncate-right."""
     seed: int = 0
@@ -111,6 +155,13 @@ class EngineConfig(Serializable):
 def _require_at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise ConfigError(f"{name} is {value}, wanted at least {least}")
+
+
+def _require_buckets(name: str, sizes: tuple[int, ...], least: int, most: int) -> None:
+    """Rising sizes the last of which is the limit; none at all are fine."""
+    is_rising = all(before < after for before, after in itertools.pairwise((least - 1, *sizes)))
+    if sizes and not (is_rising and sizes[-1] == most):
+        raise ConfigError(f"{name} is {sizes}, wanted rising sizes from {least} that end with {most}")
 
 
 def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

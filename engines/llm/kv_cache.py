@@ -58,6 +58,11 @@ def write_pages(
     )
 
 
+def copy_pages(cache: KVCache, pages: Int[Array, "2 N"]) -> KVCache:
+    """The cache with the pages of the first row copied to those of the second. Donates cache."""
+    return jax.tree.map(lambda stored: stored.at[pages[1]].set(stored[pages[0]]), cache)
+
+
 def read_pages(pages: Shaped[Array, "pages K A B"], chosen: Int[Array, "N P"]) -> Float[Array, "N P K A B"]:
     """Chosen pages of each row, as numbers."""
     return _from_storage(pages[chosen])

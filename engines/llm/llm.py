@@ -12,7 +12,7 @@ from typing import Any
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.compilation import enable_compilation_cache
 from headrace.engines.driver import Driver
-from headrace.engines.errors import ConfigError, RequestError, RowError
+from headrace.engines.errors import ConfigError, ModelError, RequestError, RowError
 from headrace.engines.llm.conversation import ChatOptions, Message
 from headrace.engines.llm.engine import LLMEngine
 from headrace.engines.llm.engine_config import EngineConfig
@@ -60,11 +60,12 @@ class LLM:
         num_replicas: int = 1,
     ) -> None:
         started_s = time.monotonic()
-        enable_compilation_cache()
         self.config = config or EngineConfig()
+        enable_compilation_cache(self.config.compilation.cache_dir)
         checkpoint = open_checkpoint(model) if isinstance(model, str) else model
         if hf_overrides is not None:
             checkpoint = checkpoint.with_config(_override(checkpoint.config, hf_overrides))
+        self._checkpoint = checkpoint
         dtype = resolve_dtype(self.config.dtype)
         model_config = read_model_config(checkpoint.config)
         self.max_model_len = _choose_max_model_len(self.config, model_config.max_position)
@@ -91,9 +92,14 @@ class LLM:
         ]
         self._engine = self._engines[0]
         drivers = [
-            Driver(engine, name="llm" if num_replicas == 1 else f"llm-{number}")
+            Driver(
+                engine,
+                max_queue=self.config.scheduler.max_waiting,
+                name="llm" if num_replicas == 1 else f"llm-{number}",
+            )
             for number, engine in enumerate(self._engines)
         ]
+        self._drivers = drivers
         self._driver: TextDriver = drivers[0] if num_replicas == 1 else ReplicatedDriver(drivers)
         self._driver.start()
         self._request_numbers = itertools.count()
@@ -214,10 +220,12 @@ class LLM:
         request_id: str,
         chat: bool = False,
         system: str | None = None,
+        priority: int = 0,
     ) -> "Future[RequestOutput]":
         """A future of the prompt's output; blocks while the engine's queue is full.
 
-        `chat` makes a plain prompt the user's turn of a conversation, after `system` where given. A fault of
+        `chat` makes a plain prompt the user's turn of a conversation, after `system` where given. Where the
+        engine's policy is `priority`, requests of a lower number go first. A fault of
         the row comes back in the output's `error`; the future itself raises EngineError alone.
         """
         request = TextRequest(
@@ -226,6 +234,7 @@ class LLM:
             request_id=request_id,
             chat=ChatOptions() if chat else None,
             system=system,
+            priority=priority,
         )
         return self.submit_request(request)
 
@@ -261,6 +270,45 @@ class LLM:
     def abort(self, request_id: str) -> None:
         """Drops a request that is not finished; its output carries an error of kind `aborted`."""
         self._driver.abort(request_id)
+
+    def precompile(
+        self, num_tokens: int | Sequence[int] | None = None, num_seqs: int | Sequence[int] | None = None
+    ) -> list[str]:
+        """Compiles programs now and in parallel; names of those that were not compiled before.
+
+        `num_tokens` are prompt tokens of a dispatch, `num_seqs` rows that decode; both are taken up to their
+        buckets. Lists are taken side by side, and a shorter one repeats its last value. Without arguments all
+        programs are compiled; a later compile is then counted as late, or an error with strict_shapes.
+
+        Raises:
+          ConfigError: a number is larger than the largest bucket.
+        """
+        made = [engine.precompile(num_tokens, num_seqs) for engine in self._engines]
+        return [str(key) for key in made[0]]
+
+    def update_weights(self, weights: Mapping[str, Any] | Checkpoint | str) -> None:
+        """Goes on with other weights: arrays by their names in the checkpoint, or a whole other checkpoint.
+
+        Nothing is compiled again, and prompts that were computed with the old weights are forgotten.
+
+        Raises:
+          ModelError: no weight was given, or one of another name or shape than the model's; or the other
+            checkpoint is of another architecture.
+          EngineError: requests are unfinished.
+        """
+        if isinstance(weights, Mapping):
+            checkpoint = self._checkpoint.with_tensors(weights)
+        else:
+            checkpoint = open_checkpoint(weights) if isinstance(weights, str) else weights
+            if read_model_config(checkpoint.config) != self.model_config:
+                raise ModelError(f"{checkpoint.model.spec} is not a model of the same shape as this one")
+        decoder = load_decoder(checkpoint, self.model_config, resolve_dtype(self.config.dtype))
+        pairs = list(zip(self._drivers, self._engines, strict=True))
+        for driver, engine in pairs:
+            driver.call(engine.check_idle)
+        for driver, engine in pairs:
+            driver.call(lambda engine=engine: engine.update_weights(decoder))
+        self._checkpoint = checkpoint
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and the seconds that loading took."""

@@ -137,9 +137,9 @@ def _touched_tokens(sequence: Sequence) -> np.ndarray:
     rules = sequence.request.rules
     parts = [rules.bias_tokens]
     if rules.repetition != 1.0:
-        parts.append(np.asarray(sequence.tokens, np.int32))
+        parts.append(np.asarray(sequence.past_tokens, np.int32))
     elif rules.has_penalties:
-        parts.append(np.asarray(sequence.output_ids, np.int32))
+        parts.append(np.asarray(sequence.past_outputs, np.int32))
     return np.unique(np.concatenate(parts)) if rules.has_edits else rules.bias_tokens
 
 
@@ -162,11 +162,11 @@ def _fill_row(edits: Edits, row: int, sequence: Sequence, tokens: np.ndarray) ->
     edits.tokens[row, :count] = tokens
     edits.bias[row, np.searchsorted(tokens, rules.bias_tokens)] = rules.biases
     edits.penalties[row] = rules.presence, rules.frequency, rules.repetition
-    outputs = np.asarray(sequence.output_ids, np.int32)
+    outputs = np.asarray(sequence.past_outputs, np.int32)
     if rules.has_penalties:
         places = np.searchsorted(tokens, outputs)
         edits.counts[row, :count] = np.bincount(places, minlength=count)
-        edits.is_seen[row, :count] = np.isin(tokens, np.asarray(sequence.tokens, np.int32))
+        edits.is_seen[row, :count] = np.isin(tokens, np.asarray(sequence.past_tokens, np.int32))
     for index, word in enumerate(rules.bad_words):
         edits.bad_words[row, index, : -len(word)] = ANY_TOKEN
         edits.bad_words[row, index, -len(word) :] = word

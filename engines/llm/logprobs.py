@@ -40,6 +40,12 @@ class LogprobTrace:
         self._logprobs: list[np.ndarray] = []
         self._ranks: list[int] = []
 
+    def copy(self) -> "LogprobTrace":
+        """A trace that goes its own way from here."""
+        made = LogprobTrace(self._num_top)
+        made._tokens, made._logprobs, made._ranks = self._tokens[:], self._logprobs[:], self._ranks[:]
+        return made
+
     def __len__(self) -> int:
         return len(self._ranks)
 

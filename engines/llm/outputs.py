@@ -1,11 +1,13 @@
 """What a row gives back: where its text ends, and its outputs while it grows and at the end."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.engines.llm.batch import Sampled
 from headrace.engines.llm.logprobs import LogprobTrace
 from headrace.engines.llm.output_text import OutputText
 from headrace.engines.llm.request import CompletionOutput, FinishReason, RequestOutput, Sequence
+from headrace.engines.llm.sampling_params import SamplingParams
 from headrace.engines.llm.tokenizer import PromptTokenizer
 
 
@@ -56,6 +58,17 @@ class OutputWriter:
             text, first = self._whole_text(sequence, ending), 0
         return self._output(sequence, text, slice(first, ending.num_outputs), ending, now_s)
 
+    def joined(self, outputs: list[RequestOutput], params: SamplingParams) -> RequestOutput:
+        """One output of those of all rows of a request: the n best of them by mean log-probability."""
+        last = max(outputs, key=lambda output: output.latency_s or 0.0)
+        texts = [output.outputs[0] for output in outputs]
+        texts.sort(key=lambda text: (-text.cumulative_logprob / max(len(text.token_ids), 1), text.index))
+        if params.use_beam_search or params.num_samples == params.n:
+            texts.sort(key=lambda text: text.index)
+        kept = tuple(replace(text, index=index) for index, text in enumerate(texts[: params.n]))
+        first = min(outputs, key=lambda output: output.outputs[0].index)
+        return replace(first, outputs=kept, latency_s=last.latency_s)
+
     def growing(self, sequence: Sequence) -> RequestOutput | None:
         """An output of a row that goes on, where such are asked for."""
         kind = sequence.request.output_kind
@@ -91,14 +104,14 @@ class OutputWriter:
         assert sequence.first_scheduled_s is not None
         assert sequence.first_token_s is not None
         completion = CompletionOutput(
-            index=0,
+            index=sequence.sample,
             text=text,
             token_ids=tuple(sequence.output_ids[shown]),
             finish_reason=ending.finish_reason if ending else None,
             stop_reason=ending.stop_reason if ending else None,
             cumulative_logprob=sequence.logprob,
             logprobs=None if trace is None else trace.read(shown.start, shown.stop, self._decode_one),
-            seed=None if request.params.is_greedy else request.seed,
+            seed=None if request.params.is_greedy else sequence.seed,
         )
         return RequestOutput(
             request_id=request.request_id,
@@ -117,15 +130,15 @@ class OutputWriter:
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
 
-def trace_logprobs(sequence: Sequence, sampled: Sampled, row: int) -> None:
-    """Keeps the log-probabilities of the tokens that a dispatch made for a row, where they are asked for."""
+def trace_logprobs(sequence: Sequence, sampled: Sampled, row: int, made: slice) -> None:
+    """Keeps the log-probabilities of the tokens `made` new for a row, where they are asked for."""
     num_top = sequence.request.params.logprobs
     if num_top is None:
         return
     assert sampled.top is not None
     if sequence.trace is None:
         sequence.trace = LogprobTrace(num_top)
-    for step in range(int(sampled.counts[row])):
+    for step in range(made.start, made.stop):
         sequence.trace.add(
             int(sampled.tokens[row, step]),
             float(sampled.logprobs[row, step]),

@@ -66,6 +66,12 @@ class PagePool:
                 else:
                     self._blank.append(page)
 
+    def share(self, pages: list[int]) -> None:
+        """Puts a user more on pages that have users."""
+        for page in pages:
+            assert self._num_users[page] > 0, "a page without a user has no content to share"
+            self._num_users[page] += 1
+
     def share_prefix(self, tokens: Sequence[int]) -> Prefix:
         """The longest published beginning of `tokens` with a token to spare; its pages have a user more."""
         name, pages = NO_PREFIX, []
@@ -93,6 +99,13 @@ class PagePool:
         self._published[key] = (self._last_name, page)
         self._keys[page] = key
         return self._last_name
+
+    def forget_prefixes(self) -> None:
+        """Takes back all that was published: what the pages hold is out of date."""
+        self._published.clear()
+        self._keys.clear()
+        self._blank.extend(self._idle)
+        self._idle.clear()
 
     def _take(self) -> int:
         if self._blank:

@@ -10,7 +10,14 @@ from jaxtyping import Array, Bool, Int
 
 from headrace.engines.llm.attend import attend_blocks, attend_single
 from headrace.engines.llm.attention import Backend
-from headrace.engines.llm.batch import PackedPrefill, Sampled, pack_sampled, unpack_prefill, unpack_rows
+from headrace.engines.llm.batch import (
+    UNKNOWN,
+    PackedPrefill,
+    Sampled,
+    pack_sampled,
+    unpack_prefill,
+    unpack_rows,
+)
 from headrace.engines.llm.choose import Chosen, Top, choose_tokens
 from headrace.engines.llm.kv_cache import KVCache
 from headrace.engines.llm.logit_edits import Extras, record_tokens
@@ -43,14 +50,15 @@ def decode_burst(
     weights: nnx.State,
     cache: KVCache,
     packed: Int[Array, "R columns"],
+    known: Int[Array, "R K"],
     bounds: Int[Array, " 2"],
     extras: Extras,
-    burst: int,
     num_top: int,
 ) -> tuple[KVCache, Int[Array, "R results"]]:
     """Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
     rows = unpack_rows(packed)
+    num_rows, burst = known.shape
     max_steps, min_active = bounds[0], bounds[1]
 
     def goes_on(state: _Burst) -> Bool[Array, ""]:
@@ -63,7 +71,8 @@ def decode_burst(
         attend = partial(attend_single, backend, rows.page_table, positions)
         hidden, cache = decoder(state.token, jnp.maximum(positions, 0), state.cache, attend)
         chosen = choose_tokens(decoder.logits(hidden), rows, state.made, state.extras, num_top)
-        tokens = chosen.tokens
+        known_token = known[:, state.step]
+        tokens = jnp.where(known_token == UNKNOWN, chosen.tokens, known_token)
         made = state.made + state.is_active.astype(jnp.int32)
         is_stop = jnp.any(tokens[:, None] == rows.stop_ids, axis=-1)
         return _Burst(
@@ -76,7 +85,6 @@ def decode_burst(
             cache=cache,
         )
 
-    num_rows = rows.token.shape[0]
     start = _Burst(
         step=jnp.int32(0),
         token=rows.token,

@@ -57,6 +57,8 @@ class TextRequest:
     """How a text becomes tokens."""
     output_kind: OutputKind = "final"
     """Whether outputs come while the text grows, and what they hold."""
+    priority: int = 0
+    """Requests of a lower number go first, where the engine's policy is `priority`."""
     metadata: Mapping[str, Any] | None = None
     """Whatever the caller wants to find in the output again."""
 

@@ -9,6 +9,7 @@ from headrace.engines.llm.logprobs import LogprobTrace, TokenLogprobs
 from headrace.engines.llm.output_text import OutputText
 from headrace.engines.llm.sampling_params import SamplingParams
 from headrace.engines.llm.token_rules import NO_RULES, TokenRules
+from headrace.engines.sampling import derive_seed
 
 FinishReason = Literal["stop", "length"]
 OutputKind = Literal["final", "cumulative", "delta"]
@@ -35,6 +36,8 @@ class LLMRequest:
     """What the caller gave along; the output carries it."""
     quality_flags: tuple[str, ...] = ()
     """What happened to the prompt before, e.g. `prompt_truncated`."""
+    priority: int = 0
+    """Rows of a lower number go first where the policy is `priority`."""
     submit_time_s: float
     """Clock (time.monotonic) at submission."""
 
@@ -94,11 +97,15 @@ class RequestOutput:
         return self.outputs[0].text if self.outputs else ""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class Sequence:
-    """A request inside the engine, with its pages and what it has made so far."""
+    """One text of a request inside the engine, with its pages and what it has made so far."""
 
     request: LLMRequest
+    sample: int = 0
+    """Number of the text among those of its request."""
+    siblings: "list[Sequence]" = field(default_factory=list)
+    """All rows of the request, where it makes more than one text."""
     tokens: list[int]
     text: OutputText | None = None
     """The text as it grows, where somebody looks at it before the end: a stop string or a reader."""
@@ -121,6 +128,23 @@ class Sequence:
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     num_preemptions: int = 0
+    arrival: int = 0
+    """Number of the row in the order of arrival."""
+    num_passed: int = 0
+    """How often a later row was admitted while the pages of this one were not free."""
+    prefill_end: int = 0
+    """Tokens that are computed in chunks; those after them are decoded one by one."""
+    is_in_flight: bool = False
+    """Its next token is being made."""
+    is_held: bool = False
+    """It waits for the other beams of its request."""
+    is_finished: bool = False
+    """Nothing more is wanted of it, not even what is in flight."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of its draws."""
+        return derive_seed(self.request.seed, "", self.sample) if self.sample else self.request.seed
 
     @property
     def num_prompt(self) -> int:
@@ -135,8 +159,29 @@ class Sequence:
         return self.tokens[self.num_prompt :]
 
     @property
-    def num_uncomputed(self) -> int:
-        return len(self.tokens) - self.num_computed
+    def is_busy(self) -> bool:
+        """Whether it can have no place in the next dispatch."""
+        return self.is_in_flight or self.is_held
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether chunks of it are still to be computed."""
+        return self.num_computed < self.prefill_end
+
+    @property
+    def num_sampled(self) -> int:
+        """Outputs before the one that is made next: fewer than there are where known ones are made again."""
+        return max(self.prefill_end, self.num_computed + 1) - self.num_prompt
+
+    @property
+    def past_tokens(self) -> list[int]:
+        """The tokens before the one that is made next."""
+        return self.tokens[: self.num_prompt + self.num_sampled]
+
+    @property
+    def past_outputs(self) -> list[int]:
+        """The outputs before the one that is made next."""
+        return self.past_tokens[self.num_prompt :]
 
     @property
     def num_remaining(self) -> int:

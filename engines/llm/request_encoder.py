@@ -46,6 +46,7 @@ class RequestEncoder:
             seed=derive_seed(self._config.seed, request_id) if seed is None else int(seed) % 2**63,
             output_kind=request.output_kind,
             rules=self._rules.make(request.params),
+            priority=request.priority,
             metadata=request.metadata,
             quality_flags=("prompt_truncated",) if was_cut else (),
             submit_time_s=submit_time_s,

@@ -1,52 +1,54 @@
 """Runs batches on the device: one program for prefills and one for bursts of decode steps, by bucket."""
 
-import logging
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headrace.engines.buckets import growing_buckets, pick_bucket
-from headrace.engines.llm.attention import SEGMENT_TOKENS, choose_backend
+from headrace.engines.buckets import pick_bucket
+from headrace.engines.errors import ConfigError
+from headrace.engines.llm.attention import choose_backend
 from headrace.engines.llm.batch import (
-    BLOCK_TOKENS,
     DecodeBatch,
     PackedPrefill,
     PrefillBatch,
     Sampled,
     max_blocks,
+    pack_known,
     pack_prefill,
     pack_rows,
     unpack_sampled,
 )
 from headrace.engines.llm.engine_config import EngineConfig
-from headrace.engines.llm.kv_cache import make_cache
+from headrace.engines.llm.kv_cache import NULL_PAGE, copy_pages, make_cache
 from headrace.engines.llm.logit_edits import Extras, pack_edits, pack_mask
 from headrace.engines.llm.logprobs import count_top
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.programs import decode_burst, prefill
-from headrace.engines.llm.request import Sequence
+from headrace.engines.llm.shapes import choose_shapes
+from headrace.engines.programs import ProgramKey, Programs
 
-logger = logging.getLogger(__name__)
+SMALL_BUCKETS_AFTER_S = 10.0
+"""Seconds of work after which the rest of the buckets is compiled: a small job has ended by then."""
 
-SMALLEST_DECODE_BUCKET = 8
-SMALLEST_PREFILL_BUCKET = 128
-MAX_PREFILL_ROWS = 32
-"""Rows of one prefill dispatch."""
+COPY_PAGES = 32
+"""Pages that are copied at once."""
+COPY = ProgramKey("copy", COPY_PAGES)
+StopIds = list[tuple[int, ...]]
 
 
-class Shapes(NamedTuple):
-    """Static shapes of the programs."""
+class Dispatch(NamedTuple):
+    """A batch that was launched; its result is on the device, or will be."""
 
-    decode_rows: tuple[int, ...]
-    prefill_tokens: tuple[int, ...]
-    prefill_rows: int
-    table_width: int
-    burst: int
+    batch: PrefillBatch | DecodeBatch
+    key: ProgramKey
+    """The program that runs it: its size is the tokens of a prefill, the rows of a decode."""
+    result: jax.Array
 
 
 class Runner:
@@ -55,113 +57,184 @@ class Runner:
     def __init__(
         self, decoder: Decoder, config: EngineConfig, num_pages: int, max_model_len: int, dtype: jnp.dtype
     ) -> None:
-        self._graph, self._weights = nnx.split(decoder)
+        graph, self._weights = nnx.split(decoder)
         self._cache = make_cache(decoder.config, num_pages, config.cache.page_size, dtype)
         self._config = config
         self.shapes = choose_shapes(config, max_model_len)
         self.num_dispatches = 0
         self.padding_tokens = 0
-        self.compile_s = 0.0
-        model = decoder.config
-        backend = choose_backend(config.attention_backend, model.head_dim, config.cache.page_size)
-        self._programs: dict[tuple, jax.stages.Compiled] = {}
-        self._vocab_size = model.vocab_size
+        self._first_launch_s: float | None = None
+        backend = choose_backend(config.attention_backend, decoder.config.head_dim, config.cache.page_size)
+        self._copy = jax.jit(copy_pages, donate_argnames="cache")
+        self._vocab_size = decoder.config.vocab_size
         self._decode = jax.jit(
-            partial(decode_burst, self._graph, backend, burst=self.shapes.burst),
-            donate_argnames="cache",
-            static_argnames="num_top",
+            partial(decode_burst, graph, backend), donate_argnames="cache", static_argnames="num_top"
         )
         self._prefill = jax.jit(
-            partial(prefill, self._graph, backend),
-            donate_argnames="cache",
-            static_argnames=("sizes", "num_top"),
+            partial(prefill, graph, backend), donate_argnames="cache", static_argnames=("sizes", "num_top")
         )
+        # Workers trace while the engine's thread donates the cache: they are given shapes alone.
+        self._state = jax.tree.map(_shape_of, (self._weights, self._cache))
+        self._plan = [
+            *(ProgramKey("prefill", size) for size in self.shapes.prefill_tokens),
+            *(ProgramKey("decode", size) for size in self.shapes.decode_rows),
+            COPY,
+        ]
+        self.programs = Programs(config.compilation, self._plan, self._lower, self._example)
 
-    @property
-    def num_compiles(self) -> int:
-        """Programs that were compiled so far."""
-        return len(self._programs)
+    def expect(self, num_rows: int, num_tokens: int) -> None:
+        """Has the programs compiled that so many rows, with so many tokens to prefill, are going to need."""
+        if not self._config.compilation.aot or num_rows == 0:
+            return
+        shapes = self.shapes
+        num_tokens = min(max(num_tokens, 1), shapes.prefill_tokens[-1])
+        keys = [
+            ProgramKey("prefill", pick_bucket(shapes.prefill_tokens, num_tokens)),
+            ProgramKey("decode", pick_bucket(shapes.decode_rows, min(num_rows, shapes.decode_rows[-1]))),
+        ]
+        if self._first_launch_s and time.monotonic() - self._first_launch_s > SMALL_BUCKETS_AFTER_S:
+            keys += reversed(self._plan)
+        self.programs.expect(keys)
 
-    def run_prefill(self, batch: PrefillBatch, stop_ids: list[tuple[int, ...]]) -> Sampled:
-        """Computes the chunks' keys and values; one token for each row, real where its last chunk is done."""
-        num_tokens = sum(batch.lengths)
-        bucket = pick_bucket(self.shapes.prefill_tokens, num_tokens)
-        sizes = PackedPrefill(
-            self.shapes.prefill_rows,
-            bucket,
-            max_blocks(bucket, self.shapes.prefill_rows),
-            self.shapes.table_width,
-        )
-        packed = pack_prefill(batch, stop_ids, sizes, self._config.pad_token_id)
-        extras = self._pack_extras(batch.sequences, sizes.num_rows, num_new=0)
+    def precompile(
+        self, num_tokens: int | Sequence[int] | None, num_seqs: int | Sequence[int] | None
+    ) -> list[ProgramKey]:
+        """Compiles the programs of these prefills and decodes, or all; those that were not compiled before.
+
+        Raises:
+          ConfigError: a number is larger than the largest bucket.
+        """
+        if num_tokens is None and num_seqs is None:
+            return self.programs.precompile()
+        keys = []
+        for tokens, seqs in _paired(num_tokens, num_seqs):
+            if tokens is not None:
+                keys.append(ProgramKey("prefill", _bucket("num_tokens", self.shapes.prefill_tokens, tokens)))
+            if seqs is not None:
+                keys.append(ProgramKey("decode", _bucket("num_seqs", self.shapes.decode_rows, seqs)))
+        return self.programs.precompile(dict.fromkeys(keys))
+
+    def launch(
+        self, batch: PrefillBatch | DecodeBatch, stop_ids: StopIds, copies: list[tuple[int, int]]
+    ) -> Dispatch:
+        """Starts the work of a batch after copying pages; what is launched later runs after it."""
         num_top = count_top(batch.sequences)
-        program = self._program(
-            ("prefill", bucket), self._prefill, packed=packed, extras=extras, sizes=sizes, num_top=num_top
-        )
-        self._cache, sampled = program(self._weights, cache=self._cache, packed=packed, extras=extras)
-        self._count(bucket - num_tokens)
-        return unpack_sampled(jax.device_get(sampled), 1, num_top)
+        if isinstance(batch, PrefillBatch):
+            key = self._pick("prefill", self.shapes.prefill_tokens, batch.num_tokens, num_top)
+            arguments = self._pack_prefill(batch, stop_ids, key.size)
+        else:
+            key = self._pick("decode", self.shapes.decode_rows, len(batch.sequences), num_top)
+            arguments = self._pack_decode(batch, stop_ids, key.size)
+        program = self.programs.get(key, arguments)
+        self._copy_pages(copies)
+        self._first_launch_s = self._first_launch_s or time.monotonic()
+        self._cache, result = program(self._weights, cache=self._cache, **arguments)
+        self.num_dispatches += 1
+        return Dispatch(batch, key, result)
 
-    def run_decode(self, batch: DecodeBatch, stop_ids: list[tuple[int, ...]]) -> Sampled:
-        """Up to `batch.max_steps` tokens for every row."""
-        bucket = pick_bucket(self.shapes.decode_rows, len(batch.sequences))
-        packed = pack_rows(batch.sequences, stop_ids, bucket, self.shapes.table_width)
-        bounds = np.asarray([min(batch.max_steps, self.shapes.burst), batch.min_active], np.int32)
-        extras = self._pack_extras(batch.sequences, bucket, num_new=self.shapes.burst)
-        num_top = count_top(batch.sequences)
-        program = self._program(
-            ("decode", bucket), self._decode, packed=packed, bounds=bounds, extras=extras, num_top=num_top
-        )
-        self._cache, sampled = program(
-            self._weights, cache=self._cache, packed=packed, bounds=bounds, extras=extras
-        )
-        result = unpack_sampled(jax.device_get(sampled), self.shapes.burst, num_top)
-        self._count(bucket * int(result.counts.max()) - int(result.counts.sum()))
-        return result
+    def fetch(self, dispatch: Dispatch) -> Sampled:
+        """The tokens of a dispatch: of a prefill one a row, real where it was the row's last chunk."""
+        batch, key = dispatch.batch, dispatch.key
+        most_steps = 1 if isinstance(batch, PrefillBatch) else self.shapes.burst
+        sampled = unpack_sampled(jax.device_get(dispatch.result), most_steps, key.num_top)
+        if isinstance(batch, PrefillBatch):
+            self.padding_tokens += key.size - batch.num_tokens
+        else:
+            num_steps = int(sampled.counts.max())
+            self.padding_tokens += key.size * num_steps - int(sampled.counts.sum())
+        return sampled
 
-    def _pack_extras(self, sequences: list[Sequence], num_rows: int, num_new: int) -> Extras:
+    def update_weights(self, decoder: Decoder) -> None:
+        """Puts other weights of the same shapes in the place of those that are there."""
+        _, weights = nnx.split(decoder)
+        shapes = jax.tree.map(_shape_of, weights)
+        assert shapes == self._state[0], "programs are compiled for the shapes and dtypes that there were"
+        self._weights = weights  # other replicas may still use the old ones
+
+    def release(self) -> None:
+        """Frees weights and KV pages."""
+        self.programs.close()
+        for array in jax.tree.leaves((self._weights, self._cache)):
+            array.delete()
+
+    def _copy_pages(self, copies: list[tuple[int, int]]) -> None:
+        for first in range(0, len(copies), COPY_PAGES):
+            pages = np.full((2, COPY_PAGES), NULL_PAGE, np.int32)
+            pages[:, : len(copies[first:][:COPY_PAGES])] = np.asarray(copies[first:][:COPY_PAGES]).T
+            program = self.programs.get(COPY, {"pages": pages})
+            self._cache = program(cache=self._cache, pages=pages)
+
+    def _pick(self, kind: str, sizes: tuple[int, ...], count: int, num_top: int) -> ProgramKey:
+        """The bucket to run in: the smallest, or a larger one where only that is compiled."""
+        smallest = ProgramKey(kind, pick_bucket(sizes, count), num_top)
+        if self._config.compilation.aot:
+            fitting = [ProgramKey(kind, size, num_top) for size in sizes if size >= count]
+            return next((key for key in fitting if self.programs.is_ready(key)), smallest)
+        return smallest
+
+    def _sizes(self, num_tokens: int) -> PackedPrefill:
+        rows = self.shapes.prefill_rows
+        return PackedPrefill(rows, num_tokens, max_blocks(num_tokens, rows), self.shapes.table_width)
+
+    def _pack_prefill(self, batch: PrefillBatch, stop_ids: StopIds, size: int) -> dict[str, Any]:
+        sizes = self._sizes(size)
+        return {
+            "packed": pack_prefill(batch, stop_ids, sizes, self._config.pad_token_id),
+            "extras": self._pack_extras(batch, sizes.num_rows, num_new=0),
+        }
+
+    def _pack_decode(self, batch: DecodeBatch, stop_ids: StopIds, size: int) -> dict[str, Any]:
+        return {
+            "packed": pack_rows(batch.sequences, stop_ids, size, self.shapes.table_width),
+            "known": pack_known(batch.sequences, size, self.shapes.burst),
+            "bounds": np.asarray([min(batch.max_steps, self.shapes.burst), batch.min_active], np.int32),
+            "extras": self._pack_extras(batch, size, num_new=self.shapes.burst),
+        }
+
+    def _pack_extras(self, batch: PrefillBatch | DecodeBatch, num_rows: int, num_new: int) -> Extras:
+        sequences = batch.sequences
         return Extras(
             pack_edits(sequences, num_rows, num_new), pack_mask(sequences, num_rows, self._vocab_size)
         )
 
-    def _program(
-        self, bucket: tuple[str, int], function: jax.stages.Wrapped, *, extras: Extras, num_top: int, **rest
-    ) -> jax.stages.Compiled:
-        """The compiled program of a bucket, compiled at its first use: one for each kind of extras."""
-        key = (*bucket, extras.edits and extras.edits.tokens.shape[1], extras.mask is not None, num_top)
-        if key not in self._programs:
-            started_s = time.monotonic()
-            arguments = {**rest, "extras": extras, "num_top": num_top}
-            lowered = function.lower(self._weights, cache=self._cache, **arguments)
-            self._programs[key] = lowered.compile()
-            seconds = time.monotonic() - started_s
-            logger.info("compiled the %s program of bucket %d: %.1f s", *bucket, seconds)
-            self.compile_s += seconds
-        return self._programs[key]
+    def _example(self, key: ProgramKey) -> dict[str, Any]:
+        """Arguments of the shapes that a bucket has."""
+        if key == COPY:
+            return {"pages": np.zeros((2, COPY_PAGES), np.int32)}
+        if key.kind == "prefill":
+            return self._pack_prefill(PrefillBatch([], [], []), [], key.size)
+        return self._pack_decode(DecodeBatch([], 1, 1), [], key.size)
 
-    def release(self) -> None:
-        """Frees weights and KV pages."""
-        for array in jax.tree.leaves((self._weights, self._cache)):
-            array.delete()
-
-    def _count(self, padding: int) -> None:
-        self.num_dispatches += 1
-        self.padding_tokens += padding
+    def _lower(self, key: ProgramKey, arguments: Mapping[str, Any]) -> jax.stages.Lowered:
+        weights, cache = self._state
+        if key == COPY:
+            return self._copy.lower(cache=cache, **arguments)
+        if key.kind == "prefill":
+            sizes = self._sizes(key.size)
+            return self._prefill.lower(weights, cache=cache, sizes=sizes, num_top=key.num_top, **arguments)
+        return self._decode.lower(weights, cache=cache, num_top=key.num_top, **arguments)
 
 
-def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
-    """The buckets; a single one of each where the engine is deterministic."""
-    rows = config.scheduler.max_num_seqs
-    tokens = max(config.scheduler.max_num_batched_tokens, BLOCK_TOKENS)
-    segment = -(-max_model_len // SEGMENT_TOKENS) * SEGMENT_TOKENS
-    return Shapes(
-        decode_rows=(rows,)
-        if config.deterministic
-        else growing_buckets(min(SMALLEST_DECODE_BUCKET, rows), rows),
-        prefill_tokens=(tokens,)
-        if config.deterministic
-        else growing_buckets(min(SMALLEST_PREFILL_BUCKET, tokens), tokens),
-        prefill_rows=min(MAX_PREFILL_ROWS, rows),
-        table_width=segment // config.cache.page_size,
-        burst=config.scheduler.decode_burst,
-    )
+def _shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def _paired(
+    num_tokens: int | Sequence[int] | None, num_seqs: int | Sequence[int] | None
+) -> list[tuple[int | None, int | None]]:
+    """The numbers side by side; the last of a shorter list is repeated.
+
+    e.g. [128, 512, 1024] and 8 -> (128, 8), (512, 8), (1024, 8)
+    """
+    lists = [[each] if isinstance(each, int | None) else list(each) for each in (num_tokens, num_seqs)]
+    if not all(lists):
+        raise ConfigError("precompile was given an empty list: give numbers, or nothing for every bucket")
+    length = max(map(len, lists))
+    first, second = (each + each[-1:] * (length - len(each)) for each in lists)
+    return list(zip(first, second, strict=True))
+
+
+def _bucket(name: str, sizes: tuple[int, ...], wanted: int) -> int:
+    if not 1 <= wanted <= sizes[-1]:
+        raise ConfigError(f"{name} is {wanted}, wanted 1 to {sizes[-1]}")
+    return pick_bucket(sizes, wanted)

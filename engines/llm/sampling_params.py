@@ -15,9 +15,6 @@ MAX_STOP_IDS = 16
 
 UNAVAILABLE = frozenset(
     {
-        "n",
-        "best_of",
-        "use_beam_search",
         "prompt_logprobs",
         "guided_json",
         "guided_regex",

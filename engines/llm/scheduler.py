@@ -1,34 +1,56 @@
 """Decides which rows the next dispatch works on, and which pages they get.
 
-A row has tokens and a number of them that are computed. What is not computed is prefilled, in chunks that
-fit the token budget; a row with one uncomputed token decodes. Rows that are running come before waiting
-ones, and a waiting row is admitted when a slot and the pages of its prompt are free.
+A row has tokens and a number of them that are computed. Up to `prefill_end` they are prefilled, in chunks
+that fit the token budget; after that the row decodes. Rows that are running come before waiting ones, and a
+waiting row is admitted when a slot and the pages of its tokens are free.
+
+A dispatch is launched before the one before it has come back. Chunks whose tokens are known can follow one
+another; a row whose next token is still being made is in flight, and left alone until it is there.
 """
 
-from collections import deque
+from typing import Literal, NamedTuple
 
-from headrace.engines.errors import RequestError
+from headrace.engines.buckets import pick_bucket
+from headrace.engines.errors import QueueFullError, RequestError
 from headrace.engines.llm.batch import DecodeBatch, PrefillBatch
 from headrace.engines.llm.engine_config import EngineConfig
-from headrace.engines.llm.page_pool import NO_PREFIX, PagePool, Prefix
+from headrace.engines.llm.page_pool import NO_PREFIX, PagePool
 from headrace.engines.llm.request import LLMRequest, Sequence
+from headrace.engines.llm.shapes import Shapes
+from headrace.engines.llm.waiting import WaitingQueue
 
+Admission = Literal["admitted", "no room", "later"]
 REFILL_SHARE = 8
 """While rows wait, a decode burst ends when one in so many of its rows has finished."""
+
+
+class Shared(NamedTuple):
+    """What a row need not compute."""
+
+    pages: list[int]
+    name: int
+    """Name of the prefix in the pool."""
+    num_tokens: int
+    partial_page: int | None
+    """Page of another row whose first tokens are wanted, too, in a page of one's own."""
+    num_published: int
+    """Pages that need not be offered to others."""
 
 
 class Scheduler:
     """Waiting and running rows of one engine."""
 
-    def __init__(
-        self, config: EngineConfig, pool: PagePool, max_model_len: int, max_prefill_rows: int
-    ) -> None:
+    def __init__(self, config: EngineConfig, pool: PagePool, max_model_len: int, shapes: Shapes) -> None:
         self._config = config
+        self._limits = config.scheduler
         self._pool = pool
         self._max_model_len = max_model_len
-        self._max_prefill_rows = max_prefill_rows
-        self._waiting: deque[Sequence] = deque()
+        self._shapes = shapes
+        self._waiting = WaitingQueue(config.scheduler, pool.page_size)
         self._running: list[Sequence] = []
+        self._num_in_flight = 0
+        self._num_arrivals = 0
+        self._copies: list[tuple[int, int]] = []
         self.num_preemptions = 0
 
     def has_work(self) -> bool:
@@ -38,13 +60,123 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._running)
 
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Takes in a row that begins as another one: shares its full pages, copies the one that is not full.
+
+        Where no slot or no page is free for it, it waits, and is computed anew.
+        """
+        self._num_arrivals += 1
+        child.arrival = self._num_arrivals
+        num_shared = parent.num_computed // self._pool.page_size
+        count = self._pool.pages_for(parent.num_computed) - num_shared
+        has_slot = parent.pages and len(self._running) < self._limits.max_num_seqs
+        pages = self._pool.allocate(count) if has_slot else None
+        if pages is None:
+            child.num_preemptions += 1
+            self._waiting.put_back(child)
+            return
+        shared = parent.pages[:num_shared]
+        self._pool.share(shared)
+        self._copies += zip(parent.pages[num_shared:], pages, strict=False)
+        child.pages = shared + pages
+        child.num_computed, child.prefill_end = parent.num_computed, parent.prefill_end
+        child.num_published = child.num_prompt // self._pool.page_size
+        self._running.append(child)
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """Pages to copy before the next dispatch, from and to."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    def forget_prefixes(self) -> None:
+        """Shares no page of earlier prompts any more."""
+        self._pool.forget_prefixes()
+
+    def demand(self) -> tuple[int, int]:
+        """Rows that wait or run, and tokens of theirs that are to be prefilled."""
+        num_waiting = sum(len(sequence.tokens) for sequence in self._waiting)
+        num_running = sum(max(each.prefill_end - each.num_computed, 0) for each in self._running)
+        return len(self._waiting) + len(self._running), num_waiting + num_running
+
     def add(self, request: LLMRequest) -> None:
         """Queues a request.
 
         Raises:
           RequestError: it could never run: its prompt, or its prompt with its output, is too long.
+          QueueFullError: as many rows wait as may.
         """
         num_prompt = len(request.prompt_token_ids)
+        max_total = min(num_prompt + request.params.max_tokens, self._max_model_len)
+        self._check_length(num_prompt, max_total)
+        if len(self._waiting) >= self._limits.max_waiting:
+            raise QueueFullError(f"{self._limits.max_waiting} rows wait: step first, or raise max_waiting")
+        siblings: list[Sequence] = []
+        num_rows = 1 if request.params.use_beam_search else request.params.num_samples
+        for sample in range(num_rows):
+            self._num_arrivals += 1
+            siblings.append(
+                Sequence(
+                    request=request,
+                    sample=sample,
+                    siblings=siblings,
+                    tokens=list(request.prompt_token_ids),
+                    max_total=max_total,
+                    arrival=self._num_arrivals,
+                )
+            )
+        for sequence in siblings:
+            self._waiting.add(sequence)
+
+    def abort(self, request_id: str) -> None:
+        """Forgets a row and frees its pages, at once: what is in flight for it is done before their reuse."""
+        for sequence in [*self._running, *self._waiting]:
+            if sequence.request.request_id == request_id:
+                self.finish(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Takes a row out and frees its pages."""
+        if sequence in self._running:
+            self._running.remove(sequence)
+        else:
+            self._waiting.remove(sequence)
+        self._release(sequence)
+        sequence.is_finished = True
+
+    def next_batch(self) -> PrefillBatch | DecodeBatch | None:
+        """The next dispatch, None where all there is to do waits for one in flight.
+
+        Prefills go first, and decodes wait for them: a decode pays more the more rows it has.
+        """
+        while True:
+            batch = self._next_prefill()
+            if batch is None and self._num_in_flight == 0:
+                batch = self._next_decode()
+            is_stuck = batch is None and self._num_in_flight == 0 and self._waiting and self._running
+            if not is_stuck:
+                return batch
+            self._preempt(self._victim())  # beams that wait for one that has no place
+
+    def launch(self, batch: PrefillBatch | DecodeBatch) -> None:
+        """Notes that a batch is on its way: the keys and values of its chunks are there for what follows."""
+        self._num_in_flight += 1
+        if isinstance(batch, DecodeBatch):
+            for sequence in batch.sequences:
+                sequence.is_in_flight = True
+            return
+        for sequence, length, is_last in zip(batch.sequences, batch.lengths, batch.is_last, strict=True):
+            sequence.num_computed += length
+            sequence.is_in_flight = is_last
+            self._publish_prompt(sequence)
+
+    def land(self, batch: PrefillBatch | DecodeBatch) -> None:
+        """Notes that the results of a batch are there."""
+        self._num_in_flight -= 1
+        is_last = batch.is_last if isinstance(batch, PrefillBatch) else [True] * len(batch.sequences)
+        for sequence, has_token in zip(batch.sequences, is_last, strict=True):
+            if has_token:
+                sequence.is_in_flight = False
+
+    def _check_length(self, num_prompt: int, max_total: int) -> None:
         if num_prompt == 0:
             raise RequestError("the prompt is empty: it has no tokens", kind="prompt_empty")
         if num_prompt >= self._max_model_len:
@@ -53,37 +185,200 @@ class Scheduler:
                 "raise max_model_len, shorten the prompt or set overlong to truncate-left or -right",
                 kind="prompt_too_long",
             )
-        max_total = min(num_prompt + request.params.max_tokens, self._max_model_len)
         if self._pool.pages_for(max_total) > self._pool.num_usable:
             raise RequestError(
                 f"prompt and output have up to {max_total} tokens, all KV pages together hold "
                 f"{self._pool.num_usable * self._pool.page_size}: raise num_pages or lower max_tokens",
                 kind="prompt_too_long",
             )
-        self._waiting.append(
-            Sequence(request=request, tokens=list(request.prompt_token_ids), max_total=max_total)
+
+    def _next_prefill(self) -> PrefillBatch | None:
+        """Chunks of rows that run already, then of waiting ones as far as tokens, slots and pages go."""
+        batch = PrefillBatch([], [], [])
+        for sequence in self._running:
+            if sequence.is_prefilling:
+                self._add_chunk(batch, sequence)
+        if batch.num_tokens < self._limits.max_num_batched_tokens:
+            self._admit(batch)
+        if not batch.sequences:
+            return None
+        if not self._config.deterministic:
+            self._add_decoding(batch)
+        return batch
+
+    def _add_decoding(self, batch: PrefillBatch) -> None:
+        """Adds a token of rows that decode wherever the prefill's shape has places that are padding else."""
+        room = pick_bucket(self._shapes.prefill_tokens, batch.num_tokens) - batch.num_tokens
+        room = min(room, self._shapes.prefill_rows - len(batch.sequences))
+        for sequence in self._running:
+            if sequence.is_prefilling or sequence.is_busy:
+                continue
+            if room <= 0 or not self._reserve([sequence], 1):
+                return
+            batch.add(sequence, 1, is_last=True)
+            room -= 1
+
+    def _add_chunk(self, batch: PrefillBatch, sequence: Sequence) -> bool:
+        """Adds the next chunk of a row, as much of it as there is room for."""
+        wanted = self._chunk_of(sequence)
+        room = self._limits.max_num_batched_tokens - batch.num_tokens
+        if not self._limits.chunked_prefill_enabled and batch.sequences and wanted > room:
+            return False
+        length = min(wanted, room) if self._limits.chunked_prefill_enabled else wanted
+        if length <= 0 or len(batch.sequences) == self._shapes.prefill_rows:
+            return False
+        batch.add(sequence, length, is_last=length == sequence.prefill_end - sequence.num_computed)
+        return True
+
+    def _chunk_of(self, sequence: Sequence) -> int:
+        """Tokens that the row would have computed next if it were alone."""
+        left = sequence.prefill_end - sequence.num_computed
+        if not self._limits.chunked_prefill_enabled:
+            return left
+        threshold = self._limits.long_prefill_token_threshold
+        if threshold and left > threshold:
+            left = threshold
+        return min(left, self._limits.prefill_chunk_size or left)
+
+    def _admit(self, batch: PrefillBatch) -> None:
+        """Adds waiting rows in order, past those whose pages are not free, as often as they may be passed."""
+        passed: list[Sequence] = []
+        starts: set[tuple[int, tuple[int, ...]]] = set()
+        for sequence in self._waiting.candidates():
+            is_full = len(batch.sequences) == self._shapes.prefill_rows or not self._has_slot()
+            if is_full or batch.num_tokens >= self._limits.max_num_batched_tokens:
+                return
+            outcome = self._try_admit(sequence, batch, starts)
+            if outcome == "admitted":
+                for earlier in passed:
+                    earlier.num_passed += 1
+            elif outcome == "no room":
+                passed.append(sequence)
+                if sequence.num_passed >= self._limits.look_past:
+                    return
+
+    def _has_slot(self) -> bool:
+        num_prefilling = sum(sequence.is_prefilling for sequence in self._running)
+        return (
+            len(self._running) < self._limits.max_num_seqs
+            and num_prefilling < self._limits.max_concurrent_prefill
         )
 
-    def abort(self, request_id: str) -> None:
-        """Forgets a row and frees its pages."""
-        for sequence in self._running:
-            if sequence.request.request_id == request_id:
-                self.finish(sequence)
-                return
-        self._waiting = deque(s for s in self._waiting if s.request.request_id != request_id)
+    def _try_admit(
+        self, sequence: Sequence, batch: PrefillBatch, starts: set[tuple[int, tuple[int, ...]]]
+    ) -> Admission:
+        """Gives a waiting row its pages and a place in the batch, if there are any.
 
-    def finish(self, sequence: Sequence) -> None:
-        """Takes a row out and frees its pages."""
+        `starts` are the pages that rows of the batch are about to compute: a row that wants the same comes
+        after them, and shares.
+        """
+        if sequence.is_held:
+            return "later"
+        shared = self._share_prompt(sequence)
+        start = (shared.name, sequence.request.prompt_token_ids[shared.num_tokens :][: self._pool.page_size])
+        is_awaited = any(sibling.is_prefilling and sibling.pages for sibling in sequence.siblings)
+        if start in starts or is_awaited:
+            self._pool.free(shared.pages)
+            return "later"
+        num_pages = self._pool.pages_for(len(sequence.tokens)) - len(shared.pages)
+        has_room = self._pool.num_free >= num_pages + self._num_spare_pages()
+        pages = self._pool.allocate(num_pages) if has_room else None
+        if pages is None:
+            self._pool.free(shared.pages)
+            return "no room"
+        sequence.pages = shared.pages + pages
+        sequence.num_computed = shared.num_tokens
+        # Outputs that are known are decoded again where the last bits of a token depend on its program.
+        sequence.prefill_end = sequence.num_prompt if self._config.deterministic else len(sequence.tokens)
+        if not self._add_chunk(batch, sequence):
+            self._release(sequence)
+            return "later"
+        if shared.partial_page is not None:
+            self._copies.append((shared.partial_page, pages[0]))
+        sequence.prefix, sequence.num_published = shared.name, shared.num_published
+        if sequence.num_preemptions == 0:
+            sequence.num_cached = shared.num_tokens
+        if self._config.cache.enable_prefix_caching and len(start[1]) == self._pool.page_size:
+            starts.add(start)
+        self._waiting.remove(sequence)
+        self._running.append(sequence)
+        return "admitted"
+
+    def _share_prompt(self, sequence: Sequence) -> Shared:
+        """What of the row's prompt is computed already, by a sibling or by earlier rows; takes its pages.
+
+        e.g. a sibling of a row with a prompt of 40 tokens, pages of 16: it shares two pages, copies the third
+        and computes the last token again, as its own first one is drawn from that token's logits.
+        """
+        page_size = self._pool.page_size
+        for sibling in sequence.siblings:
+            if sibling.pages and not sibling.is_prefilling and sibling is not sequence:
+                num_tokens = sequence.num_prompt - 1
+                count = num_tokens // page_size
+                self._pool.share(sibling.pages[:count])
+                partial = sibling.pages[count] if num_tokens % page_size else None
+                # Its pages are published by the sibling, if at all.
+                num_published = sequence.num_prompt // page_size
+                return Shared(sibling.pages[:count], NO_PREFIX, num_tokens, partial, num_published)
+        if not self._config.cache.enable_prefix_caching:
+            return Shared([], NO_PREFIX, 0, None, 0)
+        name, pages = self._pool.share_prefix(sequence.request.prompt_token_ids)
+        return Shared(pages, name, len(pages) * page_size, None, len(pages))
+
+    def _num_spare_pages(self) -> int:
+        """Pages that admission leaves to the running rows to grow into: without them the newcomer would be
+        preempted, admitted and preempted again."""
+        if not self._running:
+            return 0
+        margin = self._pool.pages_for(self._limits.token_safety_margin)
+        share = int(self._config.cache.spare_page_share * self._pool.num_usable)
+        return max(len(self._running) * margin, share)
+
+    def _next_decode(self) -> DecodeBatch | None:
+        rows = [sequence for sequence in self._running if not sequence.is_busy]
+        has_beams = any(sequence.request.params.use_beam_search for sequence in rows)
+        max_steps = 1 if has_beams else self._limits.decode_burst
+        while rows and not self._reserve(rows, max_steps):
+            if max_steps > 1:
+                max_steps //= 2
+            else:
+                self._preempt(self._victim())
+                rows = [sequence for sequence in self._running if not sequence.is_busy]
+        if not rows:
+            return None
+        min_active = len(rows) - len(rows) // REFILL_SHARE if self._waiting else 1
+        return DecodeBatch(rows, max_steps, min_active)
+
+    def _reserve(self, rows: list[Sequence], max_steps: int) -> bool:
+        """Gives every row the pages of its next `max_steps` tokens, or none of them."""
+        wanted = [
+            self._pool.pages_for(min(sequence.num_computed + max_steps, sequence.max_total - 1))
+            - len(sequence.pages)
+            for sequence in rows
+        ]
+        pages = self._pool.allocate(sum(max(count, 0) for count in wanted))
+        if pages is None:
+            return False
+        for sequence, count in zip(rows, wanted, strict=True):
+            for _ in range(count):
+                sequence.pages.append(pages.pop())
+        return True
+
+    def _victim(self) -> Sequence:
+        """The row to preempt: the newest, or of the lowest priority the newest."""
+        if self._limits.policy == "priority":
+            return max(self._running, key=lambda sequence: (sequence.request.priority, sequence.arrival))
+        return self._running[-1]
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Sends a row back to the queue; its tokens are computed again later."""
         self._running.remove(sequence)
         self._release(sequence)
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self._waiting.put_back(sequence)
 
-    def next_batch(self) -> PrefillBatch | DecodeBatch:
-        """The next dispatch. Prefills go first: a decode pays more the more rows it has."""
-        assert self.has_work()
-        prefill = self._next_prefill()
-        return prefill if prefill is not None else self._next_decode()
-
-    def publish_prompt(self, sequence: Sequence) -> None:
+    def _publish_prompt(self, sequence: Sequence) -> None:
         """Offers the row's full, computed prompt pages to later prompts. Outputs are never offered."""
         if not self._config.cache.enable_prefix_caching:
             return
@@ -94,92 +389,7 @@ class Scheduler:
             sequence.prefix = self._pool.publish(sequence.prefix, tokens, sequence.pages[index])
         sequence.num_published = max(sequence.num_published, num_full)
 
-    def _next_prefill(self) -> PrefillBatch | None:
-        """Chunks of rows that run already, then of waiting ones as far as tokens, slots and pages go."""
-        budget = self._config.scheduler.max_num_batched_tokens
-        batch = PrefillBatch([], [])
-        prefilling = iter([sequence for sequence in self._running if _is_prefilling(sequence)])
-        while budget > 0 and len(batch.sequences) < self._max_prefill_rows:
-            sequence = next(prefilling, None) or self._admit()
-            if sequence is None:
-                break
-            length = min(sequence.num_uncomputed, budget)
-            budget -= length
-            batch.sequences.append(sequence)
-            batch.lengths.append(length)
-        return batch if batch.sequences else None
-
-    def _admit(self) -> Sequence | None:
-        """The first waiting row, with its pages, or None where there is none or no room for it."""
-        if not self._waiting or len(self._running) == self._config.scheduler.max_num_seqs:
-            return None
-        sequence = self._waiting[0]
-        prefix = Prefix(NO_PREFIX, [])
-        if self._config.cache.enable_prefix_caching:
-            prefix = self._pool.share_prefix(sequence.request.prompt_token_ids)
-        num_pages = self._pool.pages_for(self._tokens_to_reserve(sequence)) - len(prefix.pages)
-        has_room = self._pool.num_free >= num_pages + self._num_spare_pages()
-        pages = self._pool.allocate(num_pages) if has_room else None
-        if pages is None:
-            self._pool.free(prefix.pages)
-            return None
-        sequence.pages = prefix.pages + pages
-        sequence.prefix, sequence.num_published = prefix.name, len(prefix.pages)
-        sequence.num_computed = len(prefix.pages) * self._pool.page_size
-        if sequence.num_preemptions == 0:
-            sequence.num_cached = sequence.num_computed
-        self._running.append(self._waiting.popleft())
-        return sequence
-
-    def _tokens_to_reserve(self, sequence: Sequence) -> int:
-        """All that the row can ever need where preemption is out of the question, else its tokens so far."""
-        return sequence.max_total if self._config.deterministic else len(sequence.tokens)
-
-    def _num_spare_pages(self) -> int:
-        """Pages that admission leaves to the running rows to grow into: without them the newcomer would be
-        preempted, admitted and preempted again."""
-        return 0 if self._config.deterministic else len(self._running)
-
-    def _next_decode(self) -> DecodeBatch:
-        max_steps = self._config.scheduler.decode_burst
-        while not self._reserve(max_steps):
-            if max_steps > 1:
-                max_steps //= 2
-            else:
-                self._preempt(self._running[-1])
-        num_rows = len(self._running)
-        min_active = num_rows - num_rows // REFILL_SHARE if self._waiting else 1
-        return DecodeBatch(list(self._running), max_steps, min_active)
-
-    def _reserve(self, max_steps: int) -> bool:
-        """Gives every running row the pages of its next `max_steps` tokens, or none of them."""
-        wanted = [
-            self._pool.pages_for(sequence.num_computed + min(max_steps, sequence.num_remaining))
-            - len(sequence.pages)
-            for sequence in self._running
-        ]
-        pages = self._pool.allocate(sum(max(count, 0) for count in wanted))
-        if pages is None:
-            return False
-        for sequence, count in zip(self._running, wanted, strict=True):
-            for _ in range(count):
-                sequence.pages.append(pages.pop())
-        return True
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Sends the newest row back to the head of the queue; its tokens are computed again later."""
-        assert len(self._running) > 1, "a row alone always fits: admission saw to it"
-        self.finish(sequence)
-        sequence.num_preemptions += 1
-        self.num_preemptions += 1
-        self._waiting.appendleft(sequence)
-
     def _release(self, sequence: Sequence) -> None:
         self._pool.free(sequence.pages)
         sequence.pages = []
         sequence.num_computed = 0
-
-
-def _is_prefilling(sequence: Sequence) -> bool:
-    """A fresh or preempted row; one that decodes has exactly its last output uncomputed."""
-    return sequence.num_uncomputed > 1 or sequence.num_outputs == 0

@@ -34,7 +34,7 @@ def all_logits(variant: str, prompt: list[int], backend: Backend = "xla") -> np.
     pages = [17, 3, 30, 9, 1, 12, 25, 8, 19]
     sequence = Sequence(request=request, tokens=list(prompt), max_total=256, pages=pages)
     sizes = PackedPrefill(2, 160, max_blocks(160, 2), 256 // PAGE_SIZE)
-    packed = pack_prefill(PrefillBatch([sequence], [len(prompt)]), [()], sizes, 0)
+    packed = pack_prefill(PrefillBatch([sequence], [len(prompt)], [True]), [()], sizes, 0)
 
     @jax.jit
     def run(cache, packed):

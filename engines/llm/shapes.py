@@ -1,0 +1,42 @@
+"""The static shapes that the engine's programs are compiled for."""
+
+from typing import NamedTuple
+
+from headrace.engines.buckets import growing_buckets
+from headrace.engines.llm.attention import SEGMENT_TOKENS
+from headrace.engines.llm.batch import BLOCK_TOKENS
+from headrace.engines.llm.engine_config import EngineConfig
+
+SMALLEST_DECODE_BUCKET = 8
+SMALLEST_PREFILL_BUCKET = 128
+
+
+class Shapes(NamedTuple):
+    """Static shapes of the programs."""
+
+    decode_rows: tuple[int, ...]
+    prefill_tokens: tuple[int, ...]
+    prefill_rows: int
+    table_width: int
+    burst: int
+
+
+def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
+    """The buckets; a single one of each where the engine is deterministic."""
+    limits = config.scheduler
+    rows = limits.max_num_seqs
+    tokens = max(limits.max_num_batched_tokens, BLOCK_TOKENS)
+    if not limits.chunked_prefill_enabled:
+        tokens = max(tokens, max_model_len)
+    segment = -(-max_model_len // SEGMENT_TOKENS) * SEGMENT_TOKENS
+    decode_rows = limits.max_num_seq_buckets or growing_buckets(min(SMALLEST_DECODE_BUCKET, rows), rows)
+    prefill_tokens = growing_buckets(min(SMALLEST_PREFILL_BUCKET, tokens), tokens)
+    if limits.token_buckets:
+        prefill_tokens = (*limits.token_buckets[:-1], tokens)
+    return Shapes(
+        decode_rows=(rows,) if config.deterministic else decode_rows,
+        prefill_tokens=(tokens,) if config.deterministic else prefill_tokens,
+        prefill_rows=min(limits.max_concurrent_prefill, rows),
+        table_width=segment // config.cache.page_size,
+        burst=limits.decode_burst,
+    )

@@ -1,0 +1,184 @@
+"""Compiled programs by bucket: made ahead in parallel, counted, and bounded in number."""
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+
+from headrace.engines.compilation_config import CompilationConfig, compiler_options
+from headrace.engines.errors import EngineError
+
+logger = logging.getLogger(__name__)
+
+Signature = tuple[tuple[str, tuple[int, ...], str], ...]
+"""Name, shape and dtype of each argument that a dispatch brings along."""
+
+
+class ProgramKey(NamedTuple):
+    """A program and the bucket that it is compiled for."""
+
+    kind: str
+    size: int
+    num_top: int = 0
+    """Most likely tokens that it reports beside each token that it makes."""
+
+    def __str__(self) -> str:
+        reported = f" with {self.num_top} likely tokens" if self.num_top else ""
+        return f"{self.kind} of {self.size}{reported}"
+
+
+class Programs:
+    """The compiled programs of one engine.
+
+    `lower` traces a program for given arguments; `example` gives the arguments that a bucket foresees. A
+    program is compiled by a worker, or by the thread that needs it first.
+    """
+
+    def __init__(
+        self,
+        config: CompilationConfig,
+        plan: Iterable[ProgramKey],
+        lower: Callable[[ProgramKey, Mapping[str, Any]], jax.stages.Lowered],
+        example: Callable[[ProgramKey], Mapping[str, Any]],
+    ) -> None:
+        self._config = config
+        self._plan = tuple(plan)
+        self._lower = lower
+        self._example = example
+        self._compiled: OrderedDict[tuple[ProgramKey, Signature], Future[jax.stages.Compiled]] = OrderedDict()
+        self._signatures: dict[ProgramKey, Signature] = {}
+        self._lock = threading.RLock()
+        self._workers: ThreadPoolExecutor | None = None
+        self._is_warm = False
+        self.compile_s = 0.0
+        self.num_compiles = 0
+        self.num_late_compiles = 0
+        self.num_evictions = 0
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether every program of the plan has been compiled."""
+        return self._is_warm
+
+    def get(self, key: ProgramKey, arguments: Mapping[str, Any]) -> jax.stages.Compiled:
+        """The program for these arguments, compiled now where it is not there.
+
+        Raises:
+          EngineError: it would have to be compiled, the shapes are strict, and the plan has no such shape or
+            is compiled already.
+        """
+        name = (key, _signature(arguments))
+        with self._lock:
+            future = self._compiled.get(name)
+            is_new = future is None
+            if future is None:
+                self._check_strict(key, name[1])
+                if self._is_warm:
+                    self.num_late_compiles += 1
+                    logger.warning("a compile after warm-up: %s", key)
+                future = self._store(name)
+            self._compiled.move_to_end(name)
+        if is_new:
+            self._compile(key, arguments, future)
+        return future.result()
+
+    def is_ready(self, key: ProgramKey) -> bool:
+        """Whether the program of a bucket can run now."""
+        future = self._compiled.get((key, self._foreseen(key)))
+        return future is not None and future.done()
+
+    def expect(self, keys: Iterable[ProgramKey]) -> list[ProgramKey]:
+        """Has the workers compile the programs of these buckets, in this order; those that are new."""
+        new = []
+        with self._lock:
+            for key in keys:
+                name = (key, self._foreseen(key))
+                if name in self._compiled:
+                    continue
+                if self._workers is None:
+                    self._workers = ThreadPoolExecutor(self._config.num_compile_workers, "headrace-compile")
+                self._workers.submit(self._compile, key, self._example(key), self._store(name))
+                new.append(key)
+        return new
+
+    def precompile(self, keys: Iterable[ProgramKey] | None = None) -> list[ProgramKey]:
+        """Compiles the programs of these buckets, or of the whole plan, and returns those that were new."""
+        wanted = self._plan if keys is None else tuple(keys)
+        with self._lock:
+            new = self.expect(wanted)
+            futures = [self._compiled.get((key, self._foreseen(key))) for key in wanted]
+        for future in futures:
+            if future is not None:  # else it was dropped for another, more than max_programs were wanted
+                future.result()
+        return new
+
+    def close(self) -> None:
+        """Drops what waits to be compiled; what is being compiled is waited for."""
+        if self._workers is not None:
+            self._workers.shutdown(cancel_futures=True)
+
+    def _foreseen(self, key: ProgramKey) -> Signature:
+        if key not in self._signatures:
+            self._signatures[key] = _signature(self._example(key))
+        return self._signatures[key]
+
+    def _store(self, name: tuple[ProgramKey, Signature]) -> "Future[jax.stages.Compiled]":
+        future = self._compiled[name] = Future()
+        for old, program in list(self._compiled.items()):
+            if len(self._compiled) <= self._config.max_programs:
+                break
+            if program.done() and old != name:
+                del self._compiled[old]
+                self.num_evictions += 1
+                logger.info("dropped a compiled program, more than max_programs: %s", old[0])
+        return future
+
+    def _compile(
+        self, key: ProgramKey, arguments: Mapping[str, Any], future: "Future[jax.stages.Compiled]"
+    ) -> None:
+        started_s = time.monotonic()
+        try:
+            lowered = self._lower(key, arguments)
+            program = lowered.compile(compiler_options=compiler_options(self._config))
+        except BaseException as error:
+            future.set_exception(error)
+            raise
+        seconds = time.monotonic() - started_s
+        with self._lock:
+            self.num_compiles += 1
+            self.compile_s += seconds
+            count = self.num_compiles
+            future.set_result(program)
+            names = {name[0] for name, each in self._compiled.items() if each.done()}
+            self._is_warm = self._is_warm or names.issuperset(self._plan)
+        logger.info("compiled %s: %.1f s (program %d of %d)", key, seconds, count, len(self._plan))
+
+    def _check_strict(self, key: ProgramKey, signature: Signature) -> None:
+        if not self._config.strict_shapes:
+            return
+        if key not in self._plan:
+            sizes = ", ".join(str(each.size) for each in self._plan if each.kind == key.kind)
+            raise EngineError(f"{key} was not foreseen: programs of {key.kind} are compiled for {sizes}")
+        wanted = {name: f"{dtype}{list(shape)}" for name, shape, dtype in self._foreseen(key)}
+        got = {name: f"{dtype}{list(shape)}" for name, shape, dtype in signature}
+        for name in (*got, *wanted):
+            if got.get(name) != wanted.get(name):
+                raise EngineError(
+                    f"the argument {name} of {key} is {got.get(name, 'not given')}, "
+                    f"the program was foreseen for {wanted.get(name, 'none')}"
+                )
+        if self._is_warm:
+            raise EngineError(f"{key} would be compiled after warm-up: raise max_programs")
+
+
+def _signature(arguments: Mapping[str, Any]) -> Signature:
+    leaves = jax.tree_util.tree_leaves_with_path(arguments)
+    return tuple(
+        (jax.tree_util.keystr(path, simple=True, separator="."), tuple(each.shape), str(each.dtype))
+        for path, each in leaves
+    )
