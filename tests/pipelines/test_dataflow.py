@@ -116,4 +116,4 @@ def test_hints_and_options_reach_the_service(job: Any):
     pool = environment.worker_pools[0]
     assert (pool.machine_type, pool.disk_size_gb) == ("g2-standard-8", 100)
     assert pool.autoscaling_settings.max_num_workers == 4
-    assert "number_of_worker_harness_threads" in str(environment.sdk_pipeline_options)
+    assert '"number_of_worker_harness_threads": 4' in job.json()
