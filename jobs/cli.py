@@ -25,6 +25,7 @@ COMMANDS = {
     "diff": "two runs compared row by row",
     "compact": "few large files of many parts",
     "score": "error rates of a transcription against references",
+    "models": "which models can be run, and in which layouts",
     "demo": "both on small real inputs with small real models",
 }
 DONE, FAILED, BAD_ARGUMENTS = 0, 1, 2

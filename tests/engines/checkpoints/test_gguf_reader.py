@@ -386,3 +386,28 @@ def test_split_of_llama_cpp_is_refused_with_the_remedy(tmp_path: Path):
     writer.close()
     with pytest.raises(ModelError, match="one of 3 GGUF splits"):
         open_checkpoint(str(tmp_path / "x.gguf"))
+
+
+def test_a_gemma_3_has_its_norms_and_its_window_in_hugging_faces_form(write_llama):
+    weights = {name: values for name, values in llama_weights().items() if "layernorm" not in name}
+    scales = np.linspace(-0.5, 0.5, HIDDEN, dtype=np.float32)
+    weights["model.norm.weight"] = scales + 1
+    stored = {
+        "attn_norm": "input_layernorm",
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_norm": "pre_feedforward_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+        "attn_q_norm": "self_attn.q_norm",
+        "attn_k_norm": "self_attn.k_norm",
+    }
+    more = {f"blk.0.{name}.weight": scales + 1 for name in stored}
+    extra = {"attention.sliding_window": 24, "attention.key_length": HEAD_DIM}
+    checkpoint = open_checkpoint(str(write_llama(weights, arch="gemma3", extra=extra, more=more)))
+    wanted = {"model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 24}
+    wanted |= {"query_pre_attn_scalar": HEAD_DIM, "rope_theta": 50000.0}
+    assert wanted.items() <= checkpoint.config.items()
+    names = ["model.norm.weight", *(f"model.layers.0.{name}.weight" for name in stored.values())]
+    for name in names:
+        np.testing.assert_allclose(checkpoint.tensor(name), scales, atol=1e-6)
+    query = "model.layers.0.self_attn.q_proj.weight"
+    np.testing.assert_array_equal(checkpoint.tensor(query), weights[query])
