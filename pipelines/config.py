@@ -207,7 +207,7 @@ class TranscribeConfig(RunConfig):
     with_columns: tuple[str, ...] = ()
     """Further columns of the results: token_ids."""
     write: tuple[str, ...] = ()
-    """Formats to write each transcript in too, below OUTPUT/_transcripts: txt, srt, vtt, tsv, json."""
+    """Formats to write each transcript in too, below OUTPUT/__transcripts: txt, srt, vtt, tsv, json."""
     max_line_width: int | None = None
     """Most characters of a line of subtitles (default: a segment is one line)."""
     max_line_count: int | None = None

@@ -9,7 +9,7 @@ from headrace.pipelines.config import TranscribeConfig
 from headrace.pipelines.files import join, make_directory, parent, write_whole
 from headrace.pipelines.tables import table_format
 
-DIRECTORY = "_transcripts"
+DIRECTORY = "__transcripts"
 """Below the output; readers of the results pass over it."""
 
 

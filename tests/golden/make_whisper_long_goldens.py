@@ -125,7 +125,9 @@ def transcribe_by_windows(
             )
             for segment in found
         ]
+        assert int(step) > 0, "a window that leads nowhere"
         seek += int(step)
+        print(f"{seek / 100:.2f} s of {len(waveform) / 16_000:.2f} s", flush=True)
     return segments
 
 
