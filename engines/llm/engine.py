@@ -42,6 +42,7 @@ class LLMEngine:
         pool = PagePool(num_pages, config.cache.page_size)
         self._scheduler = Scheduler(config, pool, max_model_len, runner.shapes)
         self._counts = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
+        self._counts |= {"slot_steps": 0, "busy_slot_steps": 0}
 
     def add(self, request: LLMRequest) -> None:
         """Queues a request; RequestError where it can never run."""
@@ -81,6 +82,7 @@ class LLMEngine:
         dispatch = self._in_flight.popleft()
         sampled = self._runner.fetch(dispatch)
         self._scheduler.land(dispatch.batch)
+        self._count_slots(dispatch.batch, sampled)
         settled = self._settle(dispatch.batch, sampled)
         if self._config.scheduler.async_scheduling:
             self._launch()
@@ -151,6 +153,13 @@ class LLMEngine:
             for sequence in batch.sequences:
                 if sequence.first_scheduled_s is None:
                     sequence.first_scheduled_s = now_s
+
+    def _count_slots(self, batch: PrefillBatch | DecodeBatch, sampled: Sampled) -> None:
+        """Counts, a decode step at a time, the slots there were and those that made a token."""
+        if isinstance(batch, DecodeBatch):
+            made = sampled.counts[: len(batch.sequences)]
+            self._counts["slot_steps"] += int(made.max(initial=0)) * self._config.scheduler.max_num_seqs
+            self._counts["busy_slot_steps"] += int(made.sum())
 
     def _settle(
         self, batch: PrefillBatch | DecodeBatch, sampled: Sampled

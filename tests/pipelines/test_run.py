@@ -76,8 +76,12 @@ def test_every_prompt_gets_one_row_and_the_run_is_described(
         (20, 23, 3),
     ]
     assert sum(dict(row["metrics"])["completion_tokens"] for row in metrics) == 138
+    assert all(dict(row["metrics"])["host_memory_peak_bytes"] > 1 << 20 for row in metrics)
+    engine = dict(max(metrics, key=lambda row: row["finished_at"])["engine"])
+    assert 0 < engine["busy_slot_steps"] <= engine["slot_steps"]
     record = json.loads((output / "__run" / "run.json").read_text())
     assert (record["state"], record["totals"]["rows"], record["job"]) == ("done", 23, "generate")
+    assert record["totals"]["metrics"]["latency_s_p50"] <= record["totals"]["metrics"]["latency_s_max"]
     assert record["devices"] == [metrics[0]["device"]]
 
 
