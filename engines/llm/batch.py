@@ -4,7 +4,7 @@ A batch travels as a single int32 vector. Both directions of the packing stand i
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -189,6 +189,12 @@ def pack_prefill(
     return np.concatenate(parts)
 
 
+def packed_rows(packed: np.ndarray, sizes: PackedPrefill) -> np.ndarray:
+    """The rows of a packed prefill, as `pack_rows` packs them."""
+    width = NUM_COLUMNS + sizes.table_width
+    return packed[: sizes.num_rows * width].reshape(sizes.num_rows, width)
+
+
 def unpack_prefill(packed: Int[Array, " L"], sizes: PackedPrefill) -> tuple[Rows, Chunks]:
     """The rows and chunks that `pack_prefill` packed."""
     row_width = NUM_COLUMNS + sizes.table_width
@@ -203,26 +209,30 @@ def unpack_prefill(packed: Int[Array, " L"], sizes: PackedPrefill) -> tuple[Rows
     return unpack_rows(rows.reshape(sizes.num_rows, row_width)), Chunks(*chunks)
 
 
-class SampledTop(NamedTuple):
-    """The most likely tokens beside each one that a dispatch made, on the host."""
+Arrays = Array | np.ndarray
+"""Made on the device, read on the host."""
 
-    ranks: np.ndarray  # int32 [R, K]; rank of the token that was made, from 1
-    tokens: np.ndarray  # int32 [R, K, top]
-    logprobs: np.ndarray  # float32 [R, K, top]; -inf: no token
+
+class SampledTop(NamedTuple):
+    """The most likely tokens beside each one that a dispatch made."""
+
+    ranks: Arrays  # int32 [R, K]; rank of the token that was made, from 1
+    tokens: Arrays  # int32 [R, K, top]
+    logprobs: Arrays  # float32 [R, K, top]; -inf: no token
 
 
 class Sampled(NamedTuple):
-    """Tokens that a dispatch made, on the host."""
+    """Tokens that a dispatch made."""
 
-    tokens: np.ndarray  # int32 [R, K]; the first counts[i] of row i are real
-    logprobs: np.ndarray  # float32 [R, K]
-    counts: np.ndarray  # int32 [R]
+    tokens: Arrays  # int32 [R, K]; the first counts[i] of row i are real
+    logprobs: Arrays  # float32 [R, K]
+    counts: Arrays  # int32 [R]
     top: SampledTop | None = None
 
 
-def pack_sampled(tree: Any) -> Int[Array, "R columns"]:
-    """The result of a dispatch, a `Sampled` of device arrays, as one int32 array: fetched in one transfer."""
-    leaves = [_as_int32(leaf).reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(tree)]
+def pack_sampled(sampled: Sampled) -> Int[Array, "R columns"]:
+    """The result of a dispatch as one int32 array: fetched in one transfer."""
+    leaves = [_as_int32(leaf).reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(sampled)]
     return jnp.concatenate(leaves, axis=1)
 
 

@@ -15,6 +15,8 @@ from headrace.engines.buckets import pick_bucket
 from headrace.engines.llm.request import Sequence
 from headrace.engines.llm.token_rules import MAX_BAD_WORD_TOKENS, TokenRules
 
+Arrays = Array | np.ndarray
+"""Packed on the host, worked with on the device."""
 NO_TOKEN = -1
 ANY_TOKEN = -2
 """Stands before a bad word that is shorter than the longest."""
@@ -27,35 +29,38 @@ EDIT_BUCKETS = tuple(64 * 4**power for power in range(10))
 class Edits(NamedTuple):
     """Touched tokens of each row."""
 
-    tokens: Int[Array, "R E"]  # no token twice; NO_TOKEN: unused
-    counts: Int[Array, "R E"]  # times in the output
-    is_seen: Bool[Array, "R E"]  # in the prompt or the output
-    bias: Float[Array, "R E"]
-    penalties: Float[Array, "R 3"]  # presence, frequency, repetition
-    bad_words: Int[Array, "R W L"]  # the last token is barred where those before it are the row's last ones
-    recent: Int[Array, "R recent"]  # the row's last output tokens
+    tokens: Int[Arrays, "R E"]  # no token twice; NO_TOKEN: unused
+    counts: Int[Arrays, "R E"]  # times in the output
+    is_seen: Bool[Arrays, "R E"]  # in the prompt or the output
+    bias: Float[Arrays, "R E"]
+    penalties: Float[Arrays, "R 3"]  # presence, frequency, repetition
+    bad_words: Int[Arrays, "R W L"]  # the last token is barred where those before it are the row's last ones
+    recent: Int[Arrays, "R recent"]  # the row's last output tokens
 
 
 class Extras(NamedTuple):
     """All that changes logits in one dispatch; None where no row needs it, which makes another program."""
 
     edits: Edits | None = None
-    mask: UInt32[Array, "R words"] | None = None
+    mask: UInt32[Arrays, "R words"] | None = None
     """One bit a token, the lowest first; 0: barred."""
+    logits: Float[Arrays, "R V"] | None = None
+    """What logits processors made of the model's; they take their place."""
 
     @property
     def is_plain(self) -> bool:
         """Whether nothing changes any logit."""
-        return self.edits is None and self.mask is None
+        return self.edits is None and self.mask is None and self.logits is None
 
 
 def edit_logits(logits: Float[Array, "R V"], extras: Extras) -> Float[Array, "R V"]:
-    """Logits after penalties, biases and suppression, bad words, and the mask, in this order."""
+    """Logits after processors, penalties, biases and suppression, bad words, and the mask, in this order."""
+    logits = logits if extras.logits is None else jnp.asarray(extras.logits)
     if extras.edits is not None:
         logits = _apply_edits(logits, extras.edits)
         logits = _bar_bad_words(logits, extras.edits)
     if extras.mask is not None:
-        logits = jnp.where(_unpack_bits(extras.mask, logits.shape[-1]), logits, -jnp.inf)
+        logits = jnp.where(_unpack_bits(jnp.asarray(extras.mask), logits.shape[-1]), logits, -jnp.inf)
     return logits
 
 
@@ -68,7 +73,7 @@ def record_tokens(extras: Extras, tokens: Int[Array, " R"], column: Int[Array, "
     is_new = ~jnp.any(is_it, axis=-1)
     is_it = is_it.at[:, column].set(is_new)
     edits = edits._replace(
-        tokens=edits.tokens.at[:, column].set(jnp.where(is_new, tokens, NO_TOKEN)),
+        tokens=jnp.asarray(edits.tokens).at[:, column].set(jnp.where(is_new, tokens, NO_TOKEN)),
         counts=edits.counts + is_it.astype(jnp.int32),
         is_seen=edits.is_seen | is_it,
         recent=jnp.concatenate([edits.recent[:, 1:], tokens[:, None]], axis=1),

@@ -49,7 +49,7 @@ class LogprobTrace:
     def __len__(self) -> int:
         return len(self._ranks)
 
-    def add(self, token: int, logprob: float, rank: int, top: tuple[np.ndarray, np.ndarray]) -> None:
+    def add(self, token: int, logprob: float, rank: int, top: tuple[Any, Any]) -> None:
         """Adds one place: its token, and the most likely tokens there with their log-probabilities."""
         tokens, logprobs = (array[: self._num_top] for array in top)
         self._tokens.append(np.concatenate([np.asarray([token], np.int32), tokens]))

@@ -32,6 +32,8 @@ class OutputWriter:
 
     def find_ending(self, sequence: Sequence, num_before: int) -> Ending | None:
         """How the row ends, if it does; `num_before` of its outputs were there before the last dispatch."""
+        if sequence.error is not None:
+            return Ending(sequence.num_outputs, "stop")
         params = sequence.request.params
         if sequence.text is None and (params.stop or sequence.request.output_kind != "final"):
             sequence.text = self._new_text(sequence)
@@ -50,6 +52,14 @@ class OutputWriter:
 
     def finished(self, sequence: Sequence, ending: Ending, now_s: float) -> RequestOutput:
         """The last output of a row."""
+        if sequence.error is not None:
+            request = sequence.request
+            return RequestOutput(
+                request_id=request.request_id,
+                prompt_token_ids=request.prompt_token_ids,
+                error=sequence.error,
+                quality_flags=request.quality_flags,
+            )
         if sequence.request.output_kind == "delta":
             assert sequence.text is not None
             sequence.text.finish()

@@ -6,14 +6,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from headrace.engines.llm.attend import attend_blocks, attend_single
 from headrace.engines.llm.attention import Backend
 from headrace.engines.llm.batch import (
     UNKNOWN,
     PackedPrefill,
+    Rows,
     Sampled,
+    SampledTop,
     pack_sampled,
     unpack_prefill,
     unpack_rows,
@@ -35,13 +37,47 @@ def prefill(
     num_top: int,
 ) -> tuple[KVCache, Int[Array, "R results"]]:
     """Donates cache."""
+    cache, logits = prefill_logits(graph, backend, weights, cache, packed, sizes)
+    rows, _ = unpack_prefill(packed, sizes)
+    return cache, _choose_once(logits, rows, extras, num_top)
+
+
+def prefill_logits(
+    graph: nnx.GraphDef,
+    backend: Backend,
+    weights: nnx.State,
+    cache: KVCache,
+    packed: Int[Array, " L"],
+    sizes: PackedPrefill,
+) -> tuple[KVCache, Float[Array, "R V"]]:
+    """A prefill without the choice of tokens. Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
     rows, chunks = unpack_prefill(packed, sizes)
     attend = partial(attend_blocks, backend, rows, chunks)
     hidden, cache = decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend)
-    logits = decoder.logits(hidden[chunks.last_token])
-    chosen = choose_tokens(logits, rows, jnp.zeros_like(rows.limit), extras, num_top)
-    return cache, pack_sampled(_one_step(chosen, jnp.ones_like(rows.limit)))
+    return cache, decoder.logits(hidden[chunks.last_token])
+
+
+def decode_logits(
+    graph: nnx.GraphDef,
+    backend: Backend,
+    weights: nnx.State,
+    cache: KVCache,
+    packed: Int[Array, "R columns"],
+) -> tuple[KVCache, Float[Array, "R V"]]:
+    """One decode step without the choice of tokens. Donates cache."""
+    decoder: Decoder = nnx.merge(graph, weights)
+    rows = unpack_rows(packed)
+    attend = partial(attend_single, backend, rows.page_table, jnp.where(rows.limit > 0, rows.position, -1))
+    hidden, cache = decoder(rows.token, jnp.maximum(rows.position, 0), cache, attend)
+    return cache, decoder.logits(hidden)
+
+
+def choose(
+    logits: Float[Array, "R V"], packed: Int[Array, "R columns"], extras: Extras, num_top: int
+) -> Int[Array, "R results"]:
+    """The choice of tokens of a prefill or a decode step, from its logits and its packed rows."""
+    return _choose_once(logits, unpack_rows(packed), extras, num_top)
 
 
 def decode_burst(
@@ -95,7 +131,9 @@ def decode_burst(
         cache=cache,
     )
     end = jax.lax.while_loop(goes_on, step, start)
-    return end.cache, pack_sampled(Sampled(end.chosen.tokens, end.chosen.logprobs, end.made, end.chosen.top))
+    return end.cache, pack_sampled(
+        Sampled(end.chosen.tokens, end.chosen.logprobs, end.made, _as_sampled(end.chosen.top))
+    )
 
 
 class _Burst(NamedTuple):
@@ -119,6 +157,14 @@ def _no_tokens(num_rows: int, burst: int, num_top: int) -> Chosen:
     return Chosen(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), top if num_top else None)
 
 
-def _one_step(chosen: Chosen, counts: Int[Array, " R"]) -> Sampled:
+def _choose_once(
+    logits: Float[Array, "R V"], rows: Rows, extras: Extras, num_top: int
+) -> Int[Array, "R results"]:
+    chosen = choose_tokens(logits, rows, jnp.zeros_like(rows.limit), extras, num_top)
     one = jax.tree.map(lambda array: array[:, None], chosen)
-    return Sampled(one.tokens, one.logprobs, counts, one.top)
+    counts = (rows.limit > 0).astype(jnp.int32)
+    return pack_sampled(Sampled(one.tokens, one.logprobs, counts, _as_sampled(one.top)))
+
+
+def _as_sampled(top: Top | None) -> SampledTop | None:
+    return None if top is None else SampledTop(*top)

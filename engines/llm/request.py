@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.engines.errors import RowError
+from headrace.engines.llm.guided import GuideState
 from headrace.engines.llm.logprobs import LogprobTrace, TokenLogprobs
 from headrace.engines.llm.output_text import OutputText
 from headrace.engines.llm.sampling_params import SamplingParams
@@ -123,6 +124,10 @@ class Sequence:
     num_cached: int = 0
     """Prompt tokens that were in shared pages at the start."""
     logprob: float = 0.0
+    guide: GuideState | None = None
+    """Where it stands in its guide; None before the first token and without one."""
+    error: RowError | None = None
+    """What ends it at its next token: a guide or a logits processor that failed."""
     trace: LogprobTrace | None = None
     """Log-probabilities at each output token; None where the params do not ask for them."""
     first_scheduled_s: float | None = None

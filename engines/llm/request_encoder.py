@@ -7,6 +7,7 @@ from typing import Any
 from headrace.engines.errors import RequestError
 from headrace.engines.llm.conversation import ChatOptions, Message
 from headrace.engines.llm.engine_config import EngineConfig, Overlong
+from headrace.engines.llm.guided import GuideMaker
 from headrace.engines.llm.prompts import EncodeOptions, Prompt, TextRequest
 from headrace.engines.llm.request import LLMRequest
 from headrace.engines.llm.sampling_params import SamplingParams
@@ -26,7 +27,8 @@ class RequestEncoder:
         self._tokenizer = tokenizer
         self._config = config
         self._vocab_size = vocab_size
-        self._rules = RuleMaker(tokenizer.encode_part, vocab_size)
+        guides = GuideMaker(tokenizer.to_json, vocab_size, tokenizer.eos_token_ids)
+        self._rules = RuleMaker(tokenizer.encode_part, vocab_size, guides)
         self._max_prompt_len = max_prompt_len
 
     def encode(self, request: TextRequest, request_id: str, submit_time_s: float) -> LLMRequest:

@@ -22,14 +22,16 @@ from headrace.engines.llm.batch import (
     pack_known,
     pack_prefill,
     pack_rows,
+    packed_rows,
     unpack_sampled,
 )
 from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.host_rules import add_host_rules, need_host
 from headrace.engines.llm.kv_cache import NULL_PAGE, copy_pages, make_cache
 from headrace.engines.llm.logit_edits import Extras, pack_edits, pack_mask
 from headrace.engines.llm.logprobs import count_top
 from headrace.engines.llm.model import Decoder
-from headrace.engines.llm.programs import decode_burst, prefill
+from headrace.engines.llm.programs import choose, decode_burst, decode_logits, prefill, prefill_logits
 from headrace.engines.llm.shapes import choose_shapes
 from headrace.engines.programs import ProgramKey, Programs
 
@@ -49,6 +51,8 @@ class Dispatch(NamedTuple):
     key: ProgramKey
     """The program that runs it: its size is the tokens of a prefill, the rows of a decode."""
     result: jax.Array
+    most_steps: int
+    """Tokens a row for which the result has room."""
 
 
 class Runner:
@@ -73,6 +77,11 @@ class Runner:
         self._prefill = jax.jit(
             partial(prefill, graph, backend), donate_argnames="cache", static_argnames=("sizes", "num_top")
         )
+        self._decode_logits = jax.jit(partial(decode_logits, graph, backend), donate_argnames="cache")
+        self._prefill_logits = jax.jit(
+            partial(prefill_logits, graph, backend), donate_argnames="cache", static_argnames="sizes"
+        )
+        self._choose = jax.jit(choose, static_argnames="num_top")
         # Workers trace while the engine's thread donates the cache: they are given shapes alone.
         self._state = jax.tree.map(_shape_of, (self._weights, self._cache))
         self._plan = [
@@ -125,18 +134,20 @@ class Runner:
         else:
             key = self._pick("decode", self.shapes.decode_rows, len(batch.sequences), num_top)
             arguments = self._pack_decode(batch, stop_ids, key.size)
-        program = self.programs.get(key, arguments)
         self._copy_pages(copies)
         self._first_launch_s = self._first_launch_s or time.monotonic()
-        self._cache, result = program(self._weights, cache=self._cache, **arguments)
         self.num_dispatches += 1
-        return Dispatch(batch, key, result)
+        if need_host(batch.sequences):
+            return Dispatch(batch, key, self._choose_with_host(batch, key, arguments), 1)
+        program = self.programs.get(key, arguments)
+        self._cache, result = program(self._weights, cache=self._cache, **arguments)
+        most_steps = 1 if isinstance(batch, PrefillBatch) else self.shapes.burst
+        return Dispatch(batch, key, result, most_steps)
 
     def fetch(self, dispatch: Dispatch) -> Sampled:
         """The tokens of a dispatch: of a prefill one a row, real where it was the row's last chunk."""
         batch, key = dispatch.batch, dispatch.key
-        most_steps = 1 if isinstance(batch, PrefillBatch) else self.shapes.burst
-        sampled = unpack_sampled(jax.device_get(dispatch.result), most_steps, key.num_top)
+        sampled = unpack_sampled(jax.device_get(dispatch.result), dispatch.most_steps, key.num_top)
         if isinstance(batch, PrefillBatch):
             self.padding_tokens += key.size - batch.num_tokens
         else:
@@ -156,6 +167,19 @@ class Runner:
         self.programs.close()
         for array in jax.tree.leaves((self._weights, self._cache)):
             array.delete()
+
+    def _choose_with_host(
+        self, batch: PrefillBatch | DecodeBatch, key: ProgramKey, arguments: dict[str, Any]
+    ) -> jax.Array:
+        """The result of one token a row: the host adds its rules while the device computes the logits."""
+        packed, extras = arguments["packed"], arguments["extras"]
+        logits_key = ProgramKey(f"{key.kind} logits", key.size)
+        program = self.programs.get(logits_key, {"packed": packed})
+        self._cache, logits = program(self._weights, cache=self._cache, packed=packed)
+        rows = packed if isinstance(batch, DecodeBatch) else packed_rows(packed, self._sizes(key.size))
+        extras = add_host_rules(extras, batch.sequences, logits, self._vocab_size)
+        choice = {"logits": logits, "packed": rows, "extras": extras}
+        return self.programs.get(ProgramKey("choose", len(rows), key.num_top), choice)(**choice)
 
     def _copy_pages(self, copies: list[tuple[int, int]]) -> None:
         for first in range(0, len(copies), COPY_PAGES):
@@ -209,6 +233,12 @@ class Runner:
         weights, cache = self._state
         if key == COPY:
             return self._copy.lower(cache=cache, **arguments)
+        if key.kind == "choose":
+            return self._choose.lower(num_top=key.num_top, **arguments)
+        if key.kind == "decode logits":
+            return self._decode_logits.lower(weights, cache=cache, **arguments)
+        if key.kind == "prefill logits":
+            return self._prefill_logits.lower(weights, cache=cache, sizes=self._sizes(key.size), **arguments)
         if key.kind == "prefill":
             sizes = self._sizes(key.size)
             return self._prefill.lower(weights, cache=cache, sizes=sizes, num_top=key.num_top, **arguments)

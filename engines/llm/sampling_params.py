@@ -16,11 +16,6 @@ MAX_STOP_IDS = 16
 UNAVAILABLE = frozenset(
     {
         "prompt_logprobs",
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-        "logits_processors",
     }
 )
 """Fields that the engine does not act on yet: any value but the default is refused."""
@@ -34,9 +29,9 @@ _TEXTS = ("stop", "bad_words", "logits_processors")
 class SamplingParams(Serializable):
     """Decoding parameters of one request; the defaults are greedy.
 
-    Logits pass, in this order: the penalties; logit_bias, suppress_tokens, bad_words; allowed_token_ids and
-    the guide; logits_processors; temperature; top_k; top_p; min_p; a draw. Log-probabilities are those of the
-    model, before any of these.
+    Logits pass, in this order: logits_processors; the penalties; logit_bias, suppress_tokens, bad_words;
+    allowed_token_ids and the guide; temperature; top_k; top_p; min_p; a draw. Log-probabilities are those of
+    the model, before any of these.
 
     Raises:
       RequestError: a value is out of range or of a wrong type, or two of them cannot work together.

@@ -4,8 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from llguidance import LLMatcher
 
 from headrace.engines.errors import RequestError
+from headrace.engines.llm.guided import GuideMaker
+from headrace.engines.llm.processors import LogitsProcessor, load_processor
 from headrace.engines.llm.sampling_params import SamplingParams
 
 MAX_BAD_WORD_TOKENS = 16
@@ -31,6 +34,11 @@ class TokenRules:
     allowed: np.ndarray | None = None
     """One bit a token of the vocabulary, in uint32 words, the lowest first; None: all may be made."""
 
+    guide: LLMatcher | None = None
+    """A guide in its first state, never fed; None: no guide."""
+    processors: tuple[LogitsProcessor, ...] = ()
+    """The user's functions over the logits."""
+
     @property
     def has_penalties(self) -> bool:
         return (self.presence, self.frequency, self.repetition) != (0.0, 0.0, 1.0)
@@ -47,15 +55,19 @@ NO_RULES = TokenRules()
 class RuleMaker:
     """Makes the rules of requests for one model."""
 
-    def __init__(self, encode: Callable[[str], list[int]], vocab_size: int) -> None:
+    def __init__(
+        self, encode: Callable[[str], list[int]], vocab_size: int, guides: GuideMaker | None = None
+    ) -> None:
         self._encode = encode
         self._vocab_size = vocab_size
+        self._guides = guides
 
     def make(self, params: SamplingParams) -> TokenRules:
         """The rules of such a request.
 
         Raises:
-          RequestError: a token is none of the model's, or a bad word has too many.
+          RequestError: a token is none of the model's, a bad word has too many, a guide cannot be compiled,
+            or a logits processor cannot be imported.
         """
         for name in ("logit_bias", "suppress_tokens", "allowed_token_ids"):
             self._check_ids(name, tuple(getattr(params, name) or ()))
@@ -73,6 +85,8 @@ class RuleMaker:
             biases=np.asarray([biases[token] for token in tokens], np.float32),
             bad_words=tuple(dict.fromkeys(run for run in words if len(run) > 1)),
             allowed=None if params.allowed_token_ids is None else self._mask(params.allowed_token_ids),
+            guide=self._guides.make(params) if self._guides is not None and params.is_guided else None,
+            processors=tuple(map(load_processor, params.logits_processors)),
         )
 
     def _runs(self, word: str) -> list[tuple[int, ...]]:

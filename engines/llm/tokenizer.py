@@ -55,6 +55,10 @@ class PromptTokenizer:
             return self._encode(text, add_special_tokens=is_begun)
         return [self._bos_token_id, *self._encode(text, add_special_tokens=False)]
 
+    def to_json(self) -> str:
+        """The tokenizer in the form of a tokenizer.json."""
+        return self._backend.to_str()
+
     def encode_part(self, text: str) -> list[int]:
         """Tokens of a piece of text, without any that begin or end a text."""
         return self._encode(text, add_special_tokens=False)
