@@ -276,7 +276,10 @@ class LLMEngine:
             del self._ended[request.request_id]
         if request.output_kind != "final":
             return replace(output, finished=is_whole)
-        return self._writer.joined(ended, request.params) if is_whole else None
+        if not is_whole:
+            return None
+        failed = [each for each in ended if each.error is not None]
+        return failed[0] if failed else self._writer.joined(ended, request.params)
 
     def _count(self, sequence: Sequence, ending: Ending) -> None:
         if sequence.sample == 0:
