@@ -8,6 +8,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
+NATIVE = Path("engines/native")
 FLAGS = [
     "-std=c++17",
     "-O3",
@@ -29,8 +30,8 @@ setup(
     ext_modules=[
         Extension(
             "headrace.engines.native._kernels",
-            sources=["engines/native/paged_attention.cc"],
-            depends=["engines/native/paged_attention.inc"],
+            sources=sorted(str(path) for path in NATIVE.glob("*.cc")),
+            depends=sorted(str(path) for kind in ("*.inc", "*.h") for path in NATIVE.glob(kind)),
             include_dirs=xla_headers(),
             extra_compile_args=FLAGS,
             language="c++",

@@ -12,21 +12,42 @@ logger = logging.getLogger(__name__)
 
 PAGED_ATTENTION = "headrace_paged_attention"
 """Name of the custom call for `jax.ffi.ffi_call`."""
+LINEAR = "headrace_linear"
+ENCODER_ATTENTION = "headrace_encoder_attention"
+PACK_FRAMES = "headrace_pack_frames"
+CROSS_ATTENTION = "headrace_cross_attention"
+SELF_ATTENTION = "headrace_self_attention"
+
+_SYMBOLS = {
+    PAGED_ATTENTION: "HeadracePagedAttention",
+    LINEAR: "HeadraceLinear",
+    ENCODER_ATTENTION: "HeadraceEncoderAttention",
+    PACK_FRAMES: "HeadracePackFrames",
+    CROSS_ATTENTION: "HeadraceCrossAttention",
+    SELF_ATTENTION: "HeadraceSelfAttention",
+}
+
+
+def is_available(kernel: str = PAGED_ATTENTION) -> bool:
+    """Whether a kernel is built and the default device is a CPU; makes the built ones known to XLA."""
+    return jax.default_backend() == "cpu" and kernel in _registered()
 
 
 @functools.cache
-def is_available() -> bool:
-    """Whether the kernels are built and the default device is a CPU; registers them at the first call."""
-    if jax.default_backend() != "cpu":
-        return False
+def _registered() -> frozenset[str]:
+    """Names of the kernels in the extension, which XLA knows from then on."""
     library = _find_library()
     if library is None:
         logger.info("attention runs in plain XLA: the native kernels were not built")
-        return False
-    symbol = ctypes.CDLL(str(library)).HeadracePagedAttention
-    jax.ffi.register_ffi_target(PAGED_ATTENTION, jax.ffi.pycapsule(symbol), platform="cpu")
-    logger.info("attention runs in the native kernels")
-    return True
+        return frozenset()
+    loaded = ctypes.CDLL(str(library))
+    built = {name: symbol for name, symbol in _SYMBOLS.items() if hasattr(loaded, symbol)}
+    for name, symbol in built.items():
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(loaded, symbol)), platform="cpu")
+    if len(built) < len(_SYMBOLS):
+        logger.warning("the native kernels are older than this version: install it again to build them anew")
+    logger.info("native kernels: %s", ", ".join(sorted(built)))
+    return frozenset(built)
 
 
 def _find_library() -> Path | None:

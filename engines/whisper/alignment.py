@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Float32, Int32
 
+from headrace.engines.whisper.attention import LayerKV
 from headrace.engines.whisper.config import ModelDims
-from headrace.engines.whisper.model import Decoder, DecoderLayer, LayerKV
+from headrace.engines.whisper.model import Decoder, DecoderLayer
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,8 @@ class Known(NamedTuple):
     num_tokens: Int32[Array, ""]
     num_frames: Int32[Array, ""]
     """Encoder positions that hold audio, at least 1."""
-    place: Int32[Array, ""]
-    """The window's row in its group."""
+    slot: Int32[Array, ""]
+    """The window's slot."""
 
 
 class Attended(NamedTuple):
@@ -63,9 +64,9 @@ def alignment_heads(given: Sequence[Sequence[int]] | None, dims: ModelDims) -> H
 
 
 def attend_to_frames(
-    decoder: Decoder, group: tuple[LayerKV, ...], known: Known, heads: Heads, num_text: int
+    decoder: Decoder, crosses: tuple[LayerKV, ...], known: Known, heads: Heads, num_text: int
 ) -> Attended:
-    """The frames that the tokens of one window look at; `group` holds the window's keys and values.
+    """The frames that the tokens of one window look at; `crosses` holds all windows' keys and values.
 
     Token ids below num_text stand for text.
     """
@@ -73,7 +74,7 @@ def attend_to_frames(
     x = decoder.embed(known.tokens) + decoder.positions[...][:num_positions]
     weights = []
     for index, layer in enumerate(decoder.layers):
-        frames: LayerKV = jax.tree.map(lambda kv: kv[known.place], group[index])
+        frames = layer.backend.frames_at(crosses[index], known.slot, decoder.num_frames)
         x, scores = _advance(layer, x, frames)
         chosen = [head for of_layer, head in heads if of_layer == index]
         if chosen:
@@ -89,19 +90,17 @@ def attend_to_frames(
 
 
 def _advance(
-    layer: DecoderLayer, x: Float32[Array, "T D"], frames: LayerKV
+    layer: DecoderLayer, x: Float32[Array, "T D"], frames: tuple[Float[Array, "F D"], Float[Array, "F D"]]
 ) -> tuple[Float32[Array, "T D"], Float32[Array, "N T F"]]:
     """All positions through one layer, and the scores of its cross-attention."""
     num_heads = layer.num_heads
-    q, k, v = (_by_head(part, num_heads) for part in layer.attention.project(x))
+    q, k, v = (_by_head(part, num_heads) for part in jnp.split(layer.attention.project(x), 3, axis=-1))
     scores = jnp.einsum("nth,nsh->nts", q, k, preferred_element_type=jnp.float32)
     past = jnp.tril(jnp.ones(scores.shape[1:], bool))
     x = x + layer.attention.out(_mix(jnp.where(past[None], scores, -jnp.inf), v))
-    cross = layer.cross
-    q = _by_head(cross.q(cross.norm(x)).astype(cross.dtype), num_heads)
-    keys, values = (part.reshape(num_heads, -1, part.shape[-1]) for part in frames)
-    scores = jnp.einsum("nth,nhf->ntf", q, keys, preferred_element_type=jnp.float32)
-    x = x + cross.out(_mix(scores, jnp.swapaxes(values, 1, 2)))
+    q, keys, values = (_by_head(part, num_heads) for part in (layer.cross.project(x), *frames))
+    scores = jnp.einsum("nth,nfh->ntf", q, keys, preferred_element_type=jnp.float32)
+    x = x + layer.cross.out(_mix(scores, values))
     return layer.feed_forward(x), scores
 
 

@@ -1,53 +1,144 @@
-"""Attention of the encoder and of one decoder step."""
+"""Attention of the encoder and of one decoder step: one set of functions, two backends.
+
+The one in plain XLA runs everywhere and is the reference of the other, the native kernels of a CPU. Keys and
+values lie as their backend wants them: nothing outside of this module and `native_attention` looks inside.
+"""
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Float32
+from jaxtyping import Array, Bool, Float, Float32, Int32, Shaped
+
+from headrace.engines.whisper.storage import from_storage, storage_dtype, to_storage
 
 QUERY_ROWS = 300
 """Query rows of one block on a CPU: the block's scores stay in the cache."""
 
 
-class Masked(NamedTuple):
-    """Keys and values, and which of them a row may see."""
+class LayerKV(NamedTuple):
+    """Keys and values of one layer for all slots, in their backend's layout."""
 
-    k: Float[Array, "B *context"]
-    v: Float[Array, "B *context"]
-    mask: Bool[Array, "B S"]
-
-
-def encoder_attention(
-    q: Float[Array, "B F D"], k: Float[Array, "B F D"], v: Float[Array, "B F D"], num_heads: int
-) -> Float[Array, "B F D"]:
-    """Full attention among the frames; `q` is scaled already."""
-    heads = [_split_heads(x, num_heads) for x in (q, k, v)]
-    out = lax.platform_dependent(*heads, cpu=_attend_by_blocks, default=_attend)
-    return jnp.swapaxes(out, 1, 2).reshape(q.shape)
+    k: Shaped[Array, "slots *layout"]
+    v: Shaped[Array, "slots *layout"]
 
 
-def cross_attention(
-    q: Float[Array, "B D"], k: Float[Array, "B D F"], v: Float[Array, "B D F"], num_heads: int
+class Frames(NamedTuple):
+    """Which of a layer's frames each row attends to."""
+
+    slots: Int32[Array, " B"]
+    """The slot that they lie in."""
+    lengths: Int32[Array, " B"]
+    """How many of them hold audio, counted from the first; at least 1."""
+
+
+@runtime_checkable
+class Attention(Protocol):
+    """What a model asks of its backend; queries are scaled already."""
+
+    num_heads: int
+
+    def of_frames(self, qkv: Float[Array, "B F D3"]) -> Float[Array, "B F D"]:
+        """Full attention among the frames of a window."""
+        ...
+
+    def empty(self, num_slots: int, length: int, width: int, dtype: jnp.dtype) -> LayerKV:
+        """Room for keys and values of `length` frames or tokens a slot."""
+        ...
+
+    def put_frames(self, layer: LayerKV, kv: Float[Array, "E F D2"], slots: Int32[Array, " E"]) -> LayerKV:
+        """The layer with windows' keys and values in their slots. Donates layer."""
+        ...
+
+    def frames_at(
+        self, layer: LayerKV, slot: Int32[Array, ""], num_frames: int
+    ) -> tuple[Float[Array, "F D"], Float[Array, "F D"]]:
+        """Keys and values of one slot's frames."""
+        ...
+
+    def to_frames(self, q: Float[Array, "B D"], layer: LayerKV, frames: Frames) -> Float[Array, "B D"]:
+        """Attention of one query a row over the row's frames."""
+        ...
+
+    def to_tokens(
+        self, qkv: Float[Array, "B D3"], layer: LayerKV, position: Int32[Array, " B"]
+    ) -> tuple[Float[Array, "B D"], LayerKV]:
+        """Attention of one token a row over itself and the row's tokens before it.
+
+        Row i lies in slot i; its key and value are written at `position`. Donates layer.
+        """
+        ...
+
+
+class XlaAttention:
+    """Plain XLA, on any device: keys and values are [slots, D, length] as they are stored."""
+
+    def __init__(self, num_heads: int) -> None:
+        self.num_heads = num_heads
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, XlaAttention) and other.num_heads == self.num_heads
+
+    def __hash__(self) -> int:
+        return hash((XlaAttention, self.num_heads))
+
+    def of_frames(self, qkv: Float[Array, "B F D3"]) -> Float[Array, "B F D"]:
+        heads = [_split_heads(x, self.num_heads) for x in jnp.split(qkv, 3, axis=-1)]
+        out = lax.platform_dependent(*heads, cpu=_attend_by_blocks, default=_attend)
+        B, F, D3 = qkv.shape
+        return jnp.swapaxes(out, 1, 2).reshape(B, F, D3 // 3)
+
+    def empty(self, num_slots: int, length: int, width: int, dtype: jnp.dtype) -> LayerKV:
+        shape, stored = (num_slots, width, length), storage_dtype(dtype)
+        return LayerKV(jnp.zeros(shape, stored), jnp.zeros(shape, stored))
+
+    def put_frames(self, layer: LayerKV, kv: Float[Array, "E F D2"], slots: Int32[Array, " E"]) -> LayerKV:
+        new = LayerKV(*jnp.split(to_storage(jnp.swapaxes(kv, 1, 2)), 2, axis=1))
+
+        def put(old: Array, new: Array) -> Array:
+            for row in range(new.shape[0]):
+                old = lax.dynamic_update_slice_in_dim(old, new[row][None], slots[row], axis=0)
+            return old
+
+        return jax.tree.map(put, layer, new)
+
+    def frames_at(
+        self, layer: LayerKV, slot: Int32[Array, ""], num_frames: int
+    ) -> tuple[Float[Array, "F D"], Float[Array, "F D"]]:
+        k, v = (from_storage(x[slot]).T[:num_frames] for x in layer)
+        return k, v
+
+    def to_frames(self, q: Float[Array, "B D"], layer: LayerKV, frames: Frames) -> Float[Array, "B D"]:
+        k, v = (from_storage(x[: q.shape[0]]) for x in layer)  # row i lies in slot i
+        seen = jnp.arange(k.shape[2], dtype=jnp.int32)[None] < frames.lengths[:, None]
+        return _attend_one(q, k, v, seen, self.num_heads)
+
+    def to_tokens(
+        self, qkv: Float[Array, "B D3"], layer: LayerKV, position: Int32[Array, " B"]
+    ) -> tuple[Float[Array, "B D"], LayerKV]:
+        q, k, v = jnp.split(qkv, 3, axis=-1)
+        row = jnp.arange(q.shape[0], dtype=jnp.int32)
+
+        def put(old: Array, new: Array) -> Array:
+            return old.at[row, :, position].set(to_storage(new), mode="drop")
+
+        layer = LayerKV(put(layer.k, k), put(layer.v, v))
+        keys, values = (from_storage(x[: q.shape[0]]) for x in layer)
+        seen = jnp.arange(keys.shape[2], dtype=jnp.int32)[None] <= position[:, None]
+        return _attend_one(q, keys, values, seen, self.num_heads), layer
+
+
+def _attend_one(
+    q: Float[Array, "B D"],
+    k: Float[Array, "B D S"],
+    v: Float[Array, "B D S"],
+    seen: Bool[Array, "B S"],
+    num_heads: int,
 ) -> Float[Array, "B D"]:
-    """Attention of one query a row over the row's frames; `q` is scaled already."""
-    weights = jax.nn.softmax(_scores(q, k, num_heads), axis=-1)
-    return _mix(weights, v).astype(q.dtype)
-
-
-def recent_attention(
-    q: Float[Array, "B D"], past: Masked, recent: Masked, num_heads: int
-) -> Float[Array, "B D"]:
-    """Attention of one query a row over a long past, [B D S], and the burst's few tokens, [B K D]."""
-    scores = [
-        jnp.where(past.mask[:, None], _scores(q, past.k, num_heads), -jnp.inf),
-        jnp.where(recent.mask[:, None], _few_scores(q, recent.k, num_heads), -jnp.inf),
-    ]
-    weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
-    of_past, of_recent = jnp.split(weights, [past.k.shape[2]], axis=-1)
-    return (_mix(of_past, past.v) + _few_mix(of_recent, recent.v)).astype(q.dtype)
+    scores = jnp.where(seen[:, None], _scores(q, k, num_heads), -jnp.inf)
+    return _mix(jax.nn.softmax(scores, axis=-1), v).astype(q.dtype)
 
 
 def _scores(q: Float[Array, "B D"], k: Float[Array, "B D S"], num_heads: int) -> Float32[Array, "B N S"]:
@@ -71,20 +162,6 @@ def _mix(weights: Float32[Array, "B N S"], v: Float[Array, "B D S"]) -> Float32[
 def _own_columns(num_heads: int, width: int) -> Float32[Array, "N D"]:
     """1 where a column belongs to a head."""
     return jnp.repeat(jnp.eye(num_heads, dtype=jnp.float32), width // num_heads, axis=1)
-
-
-def _few_scores(q: Float[Array, "B D"], k: Float[Array, "B K D"], num_heads: int) -> Float32[Array, "B N K"]:
-    """As `_scores`, without a product: for few keys its start costs more than its work."""
-    B, K, D = k.shape
-    terms = q.astype(jnp.float32)[:, None] * k.astype(jnp.float32)
-    return jnp.swapaxes(jnp.sum(terms.reshape(B, K, num_heads, D // num_heads), axis=-1), 1, 2)
-
-
-def _few_mix(weights: Float32[Array, "B N K"], v: Float[Array, "B K D"]) -> Float32[Array, "B D"]:
-    B, K, D = v.shape
-    N = weights.shape[1]
-    values = v.astype(jnp.float32).reshape(B, K, N, D // N)
-    return jnp.sum(jnp.swapaxes(weights, 1, 2)[..., None] * values, axis=1).reshape(B, D)
 
 
 def _split_heads(x: Float[Array, "B F D"], num_heads: int) -> Float[Array, "B N F H"]:

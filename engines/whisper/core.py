@@ -128,9 +128,7 @@ class WhisperCore:
 
     def _fits(self, jobs: Sequence[Job]) -> bool:
         """Whether the next free slot can be filled together with these."""
-        if not self._free or len(jobs) == self._runner.encoder_batch:
-            return False
-        return not jobs or self._runner.group_of(jobs[0].slot) == self._runner.group_of(self._free[0])
+        return bool(self._free) and len(jobs) < self._runner.encoder_batch
 
     def _job(self, slot: int, decode: Decode) -> Job:
         request, turn = decode.progress.request, decode.turn

@@ -2,21 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
-from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree, Shaped, UInt32
+from jaxtyping import Array, Bool, Float32, Int32, PyTree, UInt32
 
 from headrace.audio import log_mel_batch
 from headrace.engines.whisper.alignment import Attended, Heads, Known, attend_to_frames
+from headrace.engines.whisper.attention import Frames, LayerKV
 from headrace.engines.whisper.config import ModelDims
 from headrace.engines.whisper.logit_rules import History, LogitRule, OnlyLanguages
-from headrace.engines.whisper.model import Context, LayerKV, WhisperModel
-from headrace.engines.whisper.storage import from_storage, storage_dtype, to_storage
+from headrace.engines.whisper.model import Read, WhisperModel
 from headrace.engines.whisper.tokenizer import DETECT, SpecialTokens
 
 
@@ -30,6 +29,8 @@ class Rows(NamedTuple):
     prompt_len: Int32[Array, " B"]
     limit: Int32[Array, " B"]
     """Most tokens, prompt included."""
+    num_frames: Int32[Array, " B"]
+    """Positions of the encoder's output that the decoder looks at."""
     finished: Bool[Array, " B"]
     """Rows that wait for the host, empty slots among them."""
     with_timestamps: Bool[Array, " B"]
@@ -45,31 +46,25 @@ class Rows(NamedTuple):
     """Of the language token, among the languages; 1 where the prompt named it."""
 
 
-class StoredKV(NamedTuple):
-    """Keys and values of one layer, as they are stored."""
-
-    k: Shaped[Array, "B D S"]
-    v: Shaped[Array, "B D S"]
-
-
 class Slots(NamedTuple):
     """All of the decoder's state. It is donated to the programs that move it on."""
 
     rows: Rows
-    caches: tuple[StoredKV, ...]
+    caches: tuple[LayerKV, ...]
     """Self-attention keys and values, a layer each."""
-    crosses: tuple[tuple[LayerKV, ...], ...]
-    """Cross-attention keys and values: for each group of slots, a layer each."""
+    crosses: tuple[LayerKV, ...]
+    """Cross-attention keys and values, a layer each."""
 
 
 class Arrival(NamedTuple):
-    """Windows that enter slots of one group, E at a time; the same window twice fills the batch up."""
+    """Windows that enter slots, E at a time; the same window twice fills the batch up."""
 
     waveform: Float32[Array, "E samples"]
     slot: Int32[Array, " E"]
     tokens: Int32[Array, "E S"]
     prompt_len: Int32[Array, " E"]
     limit: Int32[Array, " E"]
+    num_frames: Int32[Array, " E"]
     with_timestamps: Bool[Array, " E"]
     seed: UInt32[Array, " E"]
 
@@ -87,8 +82,7 @@ class Burst(NamedTuple):
     """What the steps of a burst change."""
 
     rows: Rows
-    recent: tuple[LayerKV, ...]
-    """Keys and values of the burst's tokens, a layer each: [B, burst, D]."""
+    caches: tuple[LayerKV, ...]
     step: Int32[Array, ""]
 
 
@@ -101,8 +95,6 @@ class Decoding:
     rules: Sequence[LogitRule]
     """Applied in their order to the logits of every generated token."""
     num_slots: int
-    group_size: int
-    """Slots whose frames lie in one array: a divisor of num_slots and of every row size."""
     row_sizes: Sequence[int]
     """Numbers of rows that a burst may have, from the fewest to all slots."""
     max_length: int
@@ -116,21 +108,20 @@ class Decoding:
     """(layer, head) pairs whose cross-attention follows the audio."""
 
 
-def empty_slots(decoding: Decoding, dtype: jnp.dtype) -> Slots:
+def empty_slots(model: WhisperModel, decoding: Decoding) -> Slots:
     """Slots that hold nothing: all rows are finished."""
     dims, B, S = decoding.dims, decoding.num_slots, decoding.max_length
 
-    def layers(num_rows: int, length: int, dtype: jnp.dtype, kind: type) -> tuple:
-        shape = (num_rows, dims.width, length)
-        return tuple(
-            kind(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(dims.decoder_layers)
-        )
+    def layers(length: int) -> tuple[LayerKV, ...]:
+        decoder = model.decoder
+        return tuple(layer.backend.empty(B, length, dims.width, decoder.dtype) for layer in decoder.layers)
 
     rows = Rows(
         tokens=jnp.zeros((B, S), jnp.int32),
         position=jnp.zeros(B, jnp.int32),
         prompt_len=jnp.ones(B, jnp.int32),
         limit=jnp.zeros(B, jnp.int32),
+        num_frames=jnp.ones(B, jnp.int32),
         finished=jnp.ones(B, bool),
         with_timestamps=jnp.zeros(B, bool),
         last_timestamp=jnp.full(B, -1, jnp.int32),
@@ -140,27 +131,14 @@ def empty_slots(decoding: Decoding, dtype: jnp.dtype) -> Slots:
         no_speech_prob=jnp.zeros(B, jnp.float32),
         language_prob=jnp.zeros(B, jnp.float32),
     )
-    size = decoding.group_size
-    return Slots(
-        rows=rows,
-        caches=layers(B, S, storage_dtype(dtype), StoredKV),
-        crosses=tuple(layers(size, dims.num_frames, dtype, LayerKV) for _ in range(B // size)),
-    )
+    return Slots(rows=rows, caches=layers(S), crosses=layers(dims.num_frames))
 
 
-def admit(
-    model: WhisperModel, rows: Rows, group: tuple[LayerKV, ...], arrival: Arrival
-) -> tuple[Rows, tuple[LayerKV, ...]]:
-    """The rows, and one group's keys and values, with new windows in them, encoded. Donates rows and group.
-
-    All of the windows' slots are in that group.
-    """
-    mel = log_mel_batch(arrival.waveform, model.encoder.conv1.weight.shape[1] // 3)
-    new = model.decoder.keys_values(model.encoder(mel))
-    for i in range(arrival.slot.shape[0]):
-        place = arrival.slot[i] % group[0].k.shape[0]
-        group = jax.tree.map(partial(_put_row, row=i, place=place), group, new)
-    return _enter(rows, arrival), group
+def admit(model: WhisperModel, slots: Slots, arrival: Arrival) -> Slots:
+    """The slots with new windows in them, encoded. Donates slots."""
+    mel = log_mel_batch(arrival.waveform, model.encoder.num_mels)
+    crosses = model.decoder.put_frames(slots.crosses, model.encoder(mel), arrival.slot)
+    return slots._replace(rows=_enter(slots.rows, arrival), crosses=crosses)
 
 
 def restart(rows: Rows, restart: Restart) -> Rows:
@@ -182,34 +160,28 @@ def decode_burst(
 ) -> Slots:
     """The slots after some steps of the first num_rows rows: the burst's number of steps, or fewer, once less
     than min_active of them go on. Donates slots.
-
-    What the rows attend to is read once; the burst's own keys and values are kept apart until its end.
     """
     rows: Rows = jax.tree.map(lambda x: x[:num_rows], slots.rows)
-    context = Context(
-        past=tuple(LayerKV(*(from_storage(x[:num_rows]) for x in layer)) for layer in slots.caches),
-        past_len=rows.position,
-        crosses=slots.crosses[: num_rows // decoding.group_size],
-    )
-    empty = jnp.zeros((num_rows, decoding.burst, decoding.dims.width), model.decoder.dtype)
-    recent = tuple(LayerKV(empty, empty) for _ in context.past)
+    frames = Frames(jnp.arange(num_rows, dtype=jnp.int32), rows.num_frames)
+    read = Read(slots.crosses, frames)
 
     def unfinished(burst: Burst) -> Bool[Array, ""]:
         active = jnp.sum(~burst.rows.finished, dtype=jnp.int32)
         return (burst.step < decoding.burst) & (active >= jnp.maximum(min_active, 1))
 
     def advance(burst: Burst) -> Burst:
-        return decode_step(model, context, burst, decoding)
+        return decode_step(model, read, burst, decoding)
 
-    done = lax.while_loop(unfinished, advance, Burst(rows, recent, jnp.int32(0)))
-    return _write_back(slots, done, context.past_len)
+    done = lax.while_loop(unfinished, advance, Burst(rows, slots.caches, jnp.int32(0)))
+    rows = jax.tree.map(lambda old, new: old.at[:num_rows].set(new), slots.rows, done.rows)
+    return slots._replace(rows=rows, caches=done.caches)
 
 
-def decode_step(model: WhisperModel, context: Context, burst: Burst, decoding: Decoding) -> Burst:
+def decode_step(model: WhisperModel, read: Read, burst: Burst, decoding: Decoding) -> Burst:
     """The burst one token later; finished rows stay as they are."""
     rows = burst.rows
     token = _at(rows.tokens, rows.position)
-    logits, recent = model.decoder.step(token, context, burst.recent, burst.step)
+    logits, caches = model.decoder.step(token, burst.caches, read, rows.position)
     at_sot = (token == decoding.special.sot) & (rows.position < rows.prompt_len) & ~rows.finished
     rows = lax.cond(
         jnp.any(at_sot),
@@ -218,26 +190,26 @@ def decode_step(model: WhisperModel, context: Context, burst: Burst, decoding: D
         rows,
     )
     sampled, logprob = _sample(logits, rows, decoding)
-    return Burst(_append(rows, sampled, logprob, decoding.special), recent, burst.step + 1)
+    return Burst(_append(rows, sampled, logprob, decoding.special), caches, burst.step + 1)
 
 
 def programs(model: WhisperModel, decoding: Decoding) -> "Programs":
     """The jitted programs, over the model's parameters as a plain pytree."""
     graph, params = nnx.split(model)
 
-    def admit_program(params: PyTree, rows: Rows, group: tuple[LayerKV, ...], arrival: Arrival) -> tuple:
-        return admit(nnx.merge(graph, params), rows, group, arrival)
+    def admit_program(params: PyTree, slots: Slots, arrival: Arrival) -> Slots:
+        return admit(nnx.merge(graph, params), slots, arrival)
 
     def burst_program(params: PyTree, slots: Slots, min_active: Int32[Array, ""], num_rows: int) -> Slots:
         return decode_burst(nnx.merge(graph, params), slots, min_active, num_rows, decoding)
 
-    def align_program(params: PyTree, group: tuple[LayerKV, ...], known: Known) -> Attended:
+    def align_program(params: PyTree, crosses: tuple[LayerKV, ...], known: Known) -> Attended:
         decoder = nnx.merge(graph, params).decoder
-        return attend_to_frames(decoder, group, known, decoding.alignment_heads, decoding.special.eot)
+        return attend_to_frames(decoder, crosses, known, decoding.alignment_heads, decoding.special.eot)
 
     return Programs(
         params=params,
-        admit=jax.jit(admit_program, donate_argnums=(1, 2)),
+        admit=jax.jit(admit_program, donate_argnums=1),
         burst=jax.jit(burst_program, donate_argnums=1, static_argnums=3),
         restart=jax.jit(restart, donate_argnums=0),
         align=jax.jit(align_program),
@@ -252,32 +224,6 @@ class Programs(NamedTuple):
     align: Callable
 
 
-def _put_row(
-    old: Float[Array, "G D F"], new: Float[Array, "E D F"], row: int, place: Int32[Array, ""]
-) -> Float[Array, "G D F"]:
-    """The group's array with one window's row at its place."""
-    return lax.dynamic_update_slice_in_dim(old, new[row][None], place, axis=0)
-
-
-def _write_back(slots: Slots, burst: Burst, past_len: Int32[Array, " N"]) -> Slots:
-    """The slots with the rows of a burst, and with the keys and values of the tokens that they took."""
-    num_rows, num_steps = burst.recent[0].k.shape[:2]
-    step = jnp.arange(num_steps, dtype=jnp.int32)[None]
-    taken = step < (burst.rows.position - past_len)[:, None]
-    column = jnp.where(taken, past_len[:, None] + step, slots.caches[0].k.shape[2])
-    row = jnp.broadcast_to(jnp.arange(num_rows, dtype=jnp.int32)[:, None], column.shape)
-
-    def write(old: Shaped[Array, "B D S"], new: Float[Array, "N K D"]) -> Shaped[Array, "B D S"]:
-        return old.at[row, :, column].set(to_storage(new), mode="drop")
-
-    caches = tuple(
-        StoredKV(write(old.k, new.k), write(old.v, new.v))
-        for old, new in zip(slots.caches, burst.recent, strict=True)
-    )
-    rows = jax.tree.map(lambda old, new: old.at[:num_rows].set(new), slots.rows, burst.rows)
-    return Slots(rows=rows, caches=caches, crosses=slots.crosses)
-
-
 def _enter(rows: Rows, arrival: Arrival) -> Rows:
     slot = arrival.slot
 
@@ -289,6 +235,7 @@ def _enter(rows: Rows, arrival: Arrival) -> Rows:
         position=put(rows.position, 0),
         prompt_len=put(rows.prompt_len, arrival.prompt_len),
         limit=put(rows.limit, arrival.limit),
+        num_frames=put(rows.num_frames, arrival.num_frames),
         finished=put(rows.finished, False),
         with_timestamps=put(rows.with_timestamps, arrival.with_timestamps),
         last_timestamp=put(rows.last_timestamp, -1),

@@ -1,7 +1,6 @@
 """A Whisper engine's parts from a checkpoint and a config."""
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -94,7 +93,6 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
             generation.get("begin_suppress_tokens") or (),
         ),
         num_slots=num_slots,
-        group_size=_group_size(num_slots),
         row_sizes=(num_slots,)
         if config.deterministic or num_slots <= FEW_ROWS or num_slots % 4
         else (FEW_ROWS, num_slots),
@@ -140,11 +138,6 @@ def _languages(config: WhisperConfig, special: SpecialTokens) -> tuple[int, ...]
 
 def _num_slots(config: WhisperConfig, bytes_each: int) -> int:
     return config.batch_size or max(2, min(MAX_SLOTS, SLOTS_BYTES // bytes_each))
-
-
-def _group_size(num_slots: int) -> int:
-    """On a CPU few slots: an array is gone through as a whole when a window enters it."""
-    return math.gcd(num_slots, 4) if jax.default_backend() == "cpu" else num_slots
 
 
 def _encoder_batch() -> int:

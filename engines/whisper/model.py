@@ -4,79 +4,40 @@ Weights and activations have the model's dtype, bfloat16 or float32; products, n
 the residual stream are float32.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import lax
 from jaxtyping import Array, Float, Float32, Int32
 
-from headrace.engines.whisper.attention import Masked, cross_attention, encoder_attention, recent_attention
+from headrace.engines.native import Epilogue
+from headrace.engines.whisper.attention import Frames, LayerKV
 from headrace.engines.whisper.config import ModelDims
+from headrace.engines.whisper.layers import Convolution, LayerNorm, Linear
+from headrace.engines.whisper.native_attention import choose_attention
 from headrace.engines.whisper.storage import from_storage, to_storage
 from headrace.engines.whisper.weights import Weights
 
 
-class LayerKV(NamedTuple):
-    """Keys and values of one layer, heads side by side: [B D S], of a burst's own tokens [B K D]."""
+class Read(NamedTuple):
+    """What the rows of a decoder step read beside their own tokens; it does not change meanwhile."""
 
-    k: Float[Array, "B *context"]
-    v: Float[Array, "B *context"]
-
-
-class Context(NamedTuple):
-    """What the steps of a burst attend to beside the burst's own tokens: it does not change meanwhile."""
-
-    past: tuple[LayerKV, ...]
-    """Of the tokens before the burst, a layer each."""
-    past_len: Int32[Array, " B"]
-    crosses: tuple[tuple[LayerKV, ...], ...]
-    """Of the encoder's frames: for each group of rows, a layer each."""
-
-
-class Linear(nnx.Module):
-    """A product with float32 sums, and a bias."""
-
-    def __init__(self, weight: Float[Array, "out in"], bias: Float32[Array, " out"] | None = None) -> None:
-        self.weight = nnx.Param(weight)
-        self.bias = None if bias is None else nnx.Param(bias)
-
-    def __call__(self, x: Float[Array, "*rows in"]) -> Float32[Array, "*rows out"]:
-        weight = self.weight[...]
-        contract = (((x.ndim - 1,), (1,)), ((), ()))
-        y = lax.dot_general(x.astype(weight.dtype), weight, contract, preferred_element_type=jnp.float32)
-        if self.bias is None:
-            return y
-        return y + jnp.expand_dims(self.bias[...], tuple(range(y.ndim - 1)))
-
-
-class LayerNorm(nnx.Module):
-    """Normalisation over the last axis, in float32."""
-
-    def __init__(self, scale: Float32[Array, " D"], bias: Float32[Array, " D"]) -> None:
-        self.scale, self.bias = nnx.Param(scale), nnx.Param(bias)
-
-    def __call__(self, x: Float32[Array, "*rows D"]) -> Float32[Array, "*rows D"]:
-        lead = tuple(range(x.ndim - 1))
-        centred = x - jnp.mean(x, axis=-1, keepdims=True)
-        spread = lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-5)
-        return centred * spread * jnp.expand_dims(self.scale[...], lead) + jnp.expand_dims(
-            self.bias[...], lead
-        )
+    crosses: tuple[LayerKV, ...]
+    """Keys and values of the encoder's frames, a layer each."""
+    frames: Frames
+    """Where each row's frames lie."""
 
 
 class FeedForward(nnx.Module):
     def __init__(self, weights: Weights, name: str) -> None:
         self.norm = LayerNorm(*weights.norm(f"{name}.final_layer_norm"))
-        self.up = Linear(*weights.linear(f"{name}.fc1"))
-        self.down = Linear(*weights.linear(f"{name}.fc2"))
+        self.up = Linear(weights.linear(f"{name}.fc1"), is_native=weights.is_native)
+        self.down = Linear(weights.linear(f"{name}.fc2"), is_native=weights.is_native)
         self.dtype = weights.dtype
 
     def __call__(self, x: Float32[Array, "*rows D"]) -> Float32[Array, "*rows D"]:
-        hidden = jax.nn.gelu(self.up(self.norm(x)), approximate=False)
-        return x + self.down(hidden.astype(self.dtype))
+        hidden = self.up(x, self.norm, Epilogue(gelu=True, dtype=self.dtype))
+        return self.down(hidden, epilogue=Epilogue(residual=x))
 
 
 class SelfAttention(nnx.Module):
@@ -84,13 +45,14 @@ class SelfAttention(nnx.Module):
 
     def __init__(self, weights: Weights, name: str, num_heads: int) -> None:
         self.norm = LayerNorm(*weights.norm(f"{name}.self_attn_layer_norm"))
-        self.qkv = Linear(*weights.fused([f"{name}.self_attn.{part}_proj" for part in "qkv"], num_heads))
-        self.out = Linear(*weights.linear(f"{name}.self_attn.out_proj"))
+        fused = weights.fused([f"{name}.self_attn.{part}_proj" for part in "qkv"], num_heads)
+        self.qkv = Linear(fused, is_native=weights.is_native)
+        self.out = Linear(weights.linear(f"{name}.self_attn.out_proj"), is_native=weights.is_native)
         self.dtype = weights.dtype
 
-    def project(self, x: Float32[Array, "*rows D"]) -> list[Float[Array, "*rows D"]]:
-        """Queries (scaled), keys and values."""
-        return jnp.split(self.qkv(self.norm(x)).astype(self.dtype), 3, axis=-1)
+    def project(self, x: Float32[Array, "*rows D"]) -> Float[Array, "*rows D3"]:
+        """Queries (scaled), keys and values, side by side."""
+        return self.qkv(x, self.norm, Epilogue(dtype=self.dtype))
 
 
 class CrossAttention(nnx.Module):
@@ -98,55 +60,46 @@ class CrossAttention(nnx.Module):
 
     def __init__(self, weights: Weights, name: str, num_heads: int) -> None:
         self.norm = LayerNorm(*weights.norm(f"{name}.encoder_attn_layer_norm"))
-        self.q = Linear(*weights.fused([f"{name}.encoder_attn.q_proj"], num_heads))
-        self.kv = Linear(*weights.fused([f"{name}.encoder_attn.{part}_proj" for part in "kv"]))
-        self.out = Linear(*weights.linear(f"{name}.encoder_attn.out_proj"))
-        self.num_heads = num_heads
+        own, kv = ([f"{name}.encoder_attn.{part}_proj" for part in parts] for parts in ("q", "kv"))
+        self.q = Linear(weights.fused(own, num_heads), is_native=weights.is_native)
+        self.kv = Linear(weights.fused(kv), is_native=weights.is_native)
+        self.out = Linear(weights.linear(f"{name}.encoder_attn.out_proj"), is_native=weights.is_native)
         self.dtype = weights.dtype
 
-    def attend(self, x: Float32[Array, "B D"], groups: Sequence[LayerKV]) -> Float32[Array, "B D"]:
-        """What the rows read from their frames; the frames lie in groups of rows."""
-        q = self.q(self.norm(x)).astype(self.dtype)
-        queries = jnp.split(q, len(groups))
-        read = [cross_attention(q, *kv, self.num_heads) for q, kv in zip(queries, groups, strict=True)]
-        return self.out(jnp.concatenate(read))
-
-    def keys_values(self, frames: Float[Array, "B F D"]) -> LayerKV:
-        both = jnp.swapaxes(self.kv(frames).astype(self.dtype), 1, 2)
-        return LayerKV(*jnp.split(both, 2, axis=1))
+    def project(self, x: Float32[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+        """Queries (scaled)."""
+        return self.q(x, self.norm, Epilogue(dtype=self.dtype))
 
 
 class EncoderLayer(nnx.Module):
     def __init__(self, weights: Weights, name: str, num_heads: int) -> None:
         self.attention = SelfAttention(weights, name, num_heads)
         self.feed_forward = FeedForward(weights, name)
-        self.num_heads = num_heads
+        self.backend = choose_attention(num_heads, weights.width, weights.dtype)
 
     def __call__(self, x: Float32[Array, "B F D"]) -> Float32[Array, "B F D"]:
-        q, k, v = self.attention.project(x)
-        x = x + self.attention.out(encoder_attention(q, k, v, self.num_heads))
-        return self.feed_forward(x)
+        mixed = self.backend.of_frames(self.attention.project(x))
+        return self.feed_forward(self.attention.out(mixed, epilogue=Epilogue(residual=x)))
 
 
 class Encoder(nnx.Module):
     """Frames of a window from its log-mel spectrogram."""
 
     def __init__(self, weights: Weights, dims: ModelDims) -> None:
-        self.conv1 = Linear(*weights.convolution("encoder.conv1"))
-        self.conv2 = Linear(*weights.convolution("encoder.conv2"))
+        self.conv1 = Convolution(weights, "encoder.conv1", stride=1)
+        self.conv2 = Convolution(weights, "encoder.conv2", stride=2)
         self.positions = nnx.Param(weights.array("encoder.embed_positions.weight", jnp.float32))
         self.layers = nnx.List(
             EncoderLayer(weights, f"encoder.layers.{i}", dims.encoder_heads)
             for i in range(dims.encoder_layers)
         )
         self.norm = LayerNorm(*weights.norm("encoder.layer_norm"))
+        self.num_mels = dims.num_mels
         self.dtype = weights.dtype
 
     def __call__(self, log_mel: Float32[Array, "B mels T"]) -> Float[Array, "B F D"]:
-        x = jnp.swapaxes(log_mel, 1, 2).astype(self.dtype)
-        x = jax.nn.gelu(self.conv1(_neighbours(x)), approximate=False).astype(self.dtype)
-        x = jax.nn.gelu(self.conv2(_neighbours_of_even(x)), approximate=False)
-        x = x + self.positions[...][None]
+        x = self.conv1(jnp.swapaxes(log_mel, 1, 2).astype(self.dtype))
+        x = self.conv2(x, self.positions[...][: x.shape[1] // 2])
         for layer in self.layers:
             x = layer(x)
         return self.norm(x).astype(self.dtype)
@@ -158,31 +111,31 @@ class DecoderLayer(nnx.Module):
         self.cross = CrossAttention(weights, name, num_heads)
         self.feed_forward = FeedForward(weights, name)
         self.num_heads = num_heads
+        self.backend = choose_attention(num_heads, weights.width, weights.dtype)
 
     def step(
         self,
         x: Float32[Array, "B D"],
-        past: Masked,
-        groups: Sequence[LayerKV],
-        recent: LayerKV,
-        step: Int32[Array, ""],
+        own: LayerKV,
+        cross: tuple[LayerKV, Frames],
+        position: Int32[Array, " B"],
     ) -> tuple[Float32[Array, "B D"], LayerKV]:
-        """One token a row: its new hidden state, and the burst's keys and values with the token's."""
-        q, k, v = self.attention.project(x)
-        recent = LayerKV(_with(recent.k, k, step), _with(recent.v, v, step))
-        seen = jnp.arange(recent.k.shape[1], dtype=jnp.int32)[None] <= step
-        own = Masked(*recent, jnp.broadcast_to(seen, recent.k.shape[:2]))
-        x = x + self.attention.out(recent_attention(q, past, own, self.num_heads))
-        x = x + self.cross.attend(x, groups)
-        return self.feed_forward(x), recent
+        """One token a row: its new hidden state, and the rows' keys and values with the token's."""
+        mixed, own = self.backend.to_tokens(self.attention.project(x), own, position)
+        x = self.attention.out(mixed, epilogue=Epilogue(residual=x))
+        read = self.backend.to_frames(self.cross.project(x), *cross)
+        x = self.cross.out(read, epilogue=Epilogue(residual=x))
+        return self.feed_forward(x), own
 
 
 class Decoder(nnx.Module):
     """Logits of the next token, one token a row at a time."""
 
     def __init__(self, weights: Weights, dims: ModelDims) -> None:
-        self.embedding = nnx.Param(weights.array("decoder.embed_tokens.weight"))
-        self.lookup = nnx.Param(to_storage(self.embedding[...]))
+        embedding = weights.array("decoder.embed_tokens.weight")
+        self.lookup = nnx.Param(to_storage(embedding))
+        self.num_frames = dims.num_frames
+        self.head = Linear((embedding, None), is_native=weights.is_native)
         self.positions = nnx.Param(weights.array("decoder.embed_positions.weight", jnp.float32))
         self.layers = nnx.List(
             DecoderLayer(weights, f"decoder.layers.{i}", dims.decoder_heads)
@@ -191,33 +144,34 @@ class Decoder(nnx.Module):
         self.norm = LayerNorm(*weights.norm("decoder.layer_norm"))
         self.dtype = weights.dtype
 
-    def keys_values(self, frames: Float[Array, "B F D"]) -> tuple[LayerKV, ...]:
-        """Cross-attention keys and values of every layer, computed once a window."""
-        return tuple(layer.cross.keys_values(frames) for layer in self.layers)
+    def put_frames(
+        self, crosses: tuple[LayerKV, ...], frames: Float[Array, "E F D"], slots: Int32[Array, " E"]
+    ) -> tuple[LayerKV, ...]:
+        """Every layer's keys and values with those of windows in their slots. Donates crosses."""
+        epilogue = Epilogue(dtype=self.dtype)
+        return tuple(
+            layer.backend.put_frames(kv, layer.cross.kv(frames, epilogue=epilogue), slots)
+            for layer, kv in zip(self.layers, crosses, strict=True)
+        )
 
     def step(
         self,
         token: Int32[Array, " B"],
-        context: Context,
-        recent: tuple[LayerKV, ...],
-        step: Int32[Array, ""],
+        caches: tuple[LayerKV, ...],
+        read: Read,
+        position: Int32[Array, " B"],
     ) -> tuple[Float32[Array, "B V"], tuple[LayerKV, ...]]:
-        """Logits after one more token a row, the burst's step-th, and the burst's keys and values with it."""
-        position = jnp.minimum(context.past_len + step, self.positions.shape[0] - 1)
-        x = self.embed(token) + self.positions[...][position]
-        seen = jnp.arange(context.past[0].k.shape[2], dtype=jnp.int32)[None] < context.past_len[:, None]
+        """Logits after one more token a row, and the rows' keys and values with it. Donates caches."""
+        x = self.embed(token) + self.positions[...][jnp.minimum(position, self.positions.shape[0] - 1)]
         new = []
-        for i, layer in enumerate(self.layers):
-            groups = [group[i] for group in context.crosses]
-            x, own = layer.step(x, Masked(*context.past[i], seen), groups, recent[i], step)
+        for layer, own, cross in zip(self.layers, caches, read.crosses, strict=True):
+            x, own = layer.step(x, own, (cross, read.frames), position)
             new.append(own)
         return self.logits(x), tuple(new)
 
     def logits(self, x: Float32[Array, "B D"]) -> Float32[Array, "B V"]:
         """Logits of the token after each hidden state."""
-        hidden = self.norm(x).astype(self.dtype)
-        contract = (((1,), (1,)), ((), ()))
-        return lax.dot_general(hidden, self.embedding[...], contract, preferred_element_type=jnp.float32)
+        return self.head(x, self.norm)
 
     def embed(self, token: Int32[Array, " B"]) -> Float32[Array, "B D"]:
         """Embeddings of tokens, without their positions."""
@@ -230,22 +184,3 @@ class WhisperModel(nnx.Module):
     def __init__(self, weights: Weights, dims: ModelDims) -> None:
         self.encoder = Encoder(weights, dims)
         self.decoder = Decoder(weights, dims)
-
-
-def _with(buffer: Float[Array, "B K D"], row: Float[Array, "B D"], step: Int32[Array, ""]) -> Array:
-    return lax.dynamic_update_slice_in_dim(buffer, row[:, None], step, axis=1)
-
-
-def _neighbours(x: Float[Array, "B T C"]) -> Float[Array, "B T C3"]:
-    """Every frame with the one before and the one after: a convolution of width 3 as a product."""
-    padded = jnp.pad(x, ((0, 0), (1, 1), (0, 0)))
-    return jnp.concatenate([padded[:, :-2], x, padded[:, 2:]], axis=-1)
-
-
-def _neighbours_of_even(x: Float[Array, "B T C"]) -> Float[Array, "B F C3"]:
-    """As `_neighbours`, for the even frames only: a convolution of width 3 and stride 2."""
-    B, T, C = x.shape
-    pairs = x.reshape(B, T // 2, 2, C)
-    even, odd = pairs[:, :, 0], pairs[:, :, 1]
-    before = jnp.pad(odd, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-    return jnp.concatenate([before, even, odd], axis=-1)

@@ -81,7 +81,7 @@ class Runner:
         self.counters: dict[str, float] = dict.fromkeys(("dispatches", "compiles", "encoder_padding"), 0.0)
         self._decoding = decoding
         self._max_tokens_per_s = max_tokens_per_s
-        self._slots = empty_slots(decoding, model.decoder.dtype)
+        self._slots = empty_slots(model, decoding)
         self._restarts: dict[int, float] = {}
         self._jobs: dict[int, Job] = {}
         self._aligns: dict[int, Compiled] = {}
@@ -92,19 +92,12 @@ class Runner:
         return self._decoding.num_slots
 
     def admit(self, jobs: Sequence[Job]) -> None:
-        """Encodes at most `encoder_batch` windows into their slots, which are of one group."""
+        """Encodes at most `encoder_batch` windows into their slots."""
         filled = [*jobs, *[jobs[-1]] * (self.encoder_batch - len(jobs))]
         self.counters["encoder_padding"] += len(filled) - len(jobs)
         self.counters["dispatches"] += 1
-        rows, crosses = self._slots.rows, list(self._slots.crosses)
-        group = self.group_of(jobs[0].slot)
-        rows, crosses[group] = self._admit(self._params, rows, crosses[group], self._arrival(filled))
-        self._slots = self._slots._replace(rows=rows, crosses=tuple(crosses))
+        self._slots = self._admit(self._params, self._slots, self._arrival(filled))
         self._jobs.update((job.slot, job) for job in jobs)
-
-    def group_of(self, slot: int) -> int:
-        """Number of the group that a slot is in."""
-        return slot // self._decoding.group_size
 
     def restart(self, job: Job, temperature: float) -> None:
         """Decodes the window of a slot again, with timestamps, from the next burst on."""
@@ -121,14 +114,14 @@ class Runner:
             tokens=jnp.asarray(padded),
             num_tokens=jnp.int32(len(tokens)),
             num_frames=jnp.int32(min(max(positions, 1), self._decoding.dims.num_frames)),
-            place=jnp.int32(job.slot % self._decoding.group_size),
+            slot=jnp.int32(job.slot),
         )
-        group = self._slots.crosses[self.group_of(job.slot)]
+        crosses = self._slots.crosses
         if len(padded) not in self._aligns:
-            self._aligns[len(padded)] = self._jitted.align.lower(self._params, group, known).compile()
+            self._aligns[len(padded)] = self._jitted.align.lower(self._params, crosses, known).compile()
             self.counters["compiles"] += 1
         self.counters["dispatches"] += 1
-        return jax.device_get(self._aligns[len(padded)](self._params, group, known))
+        return jax.device_get(self._aligns[len(padded)](self._params, crosses, known))
 
     def stop(self, slot: int) -> None:
         """Forgets a slot's row; it may run on until a new one takes its place."""
@@ -177,6 +170,7 @@ class Runner:
             tokens=jnp.asarray(tokens),
             prompt_len=jnp.array([len(job.prompt) for job in jobs], jnp.int32),
             limit=jnp.array([self._limit(job) for job in jobs], jnp.int32),
+            num_frames=jnp.full(len(jobs), dims.num_frames, jnp.int32),
             with_timestamps=jnp.array([job.with_timestamps for job in jobs], bool),
             seed=jnp.array([job.number for job in jobs], jnp.uint32),
         )
@@ -216,7 +210,7 @@ class Runner:
         slots: Slots = self._slots
         sizes = self._decoding.row_sizes
         lowered = (
-            jitted.admit.lower(self._params, slots.rows, slots.crosses[0], arrival),
+            jitted.admit.lower(self._params, slots, arrival),
             jitted.restart.lower(slots.rows, nothing),
             *(jitted.burst.lower(self._params, slots, jnp.int32(1), size) for size in sizes),
         )

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
+from headrace.engines import native
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ModelError
 from headrace.engines.whisper.config import ModelDims
 
-Pair = tuple[Float[Array, "out in"], Float32[Array, " out"]]
+Pair = tuple[Float[Array, "out in"], Float32[Array, " out"] | None]
 
 
 class Weights:
@@ -23,6 +24,8 @@ class Weights:
         self._prefix = "" if "encoder.conv1.weight" in self._names else "model."
         self._dims = dims
         self.dtype = dtype
+        self.width = dims.width
+        self.is_native = dtype == jnp.bfloat16 and dims.width % 16 == 0 and native.is_available(native.LINEAR)
         self._check()
 
     def array(self, name: str, dtype: jnp.dtype | type | None = None) -> Float[Array, "..."]:

@@ -1,20 +1,28 @@
-"""Every form of attention equals the plain one."""
+"""Every form of attention equals the plain one, in both backends."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headrace.engines import native
 from headrace.engines.whisper.attention import (
-    Masked,
+    Attention,
+    Frames,
+    XlaAttention,
     _attend,
     _attend_by_blocks,
-    cross_attention,
-    encoder_attention,
-    recent_attention,
 )
+from headrace.engines.whisper.native_attention import NativeAttention
 
-N, H = 3, 8
+N, H = 3, 32
+needs_native = pytest.mark.skipif(
+    not native.is_available(native.CROSS_ATTENTION), reason="the native kernels are not built"
+)
+XLA = XlaAttention(N)
+BFLOAT16 = jnp.dtype(jnp.bfloat16)
+LEVELS = [pytest.param(NativeAttention(N, level), marks=needs_native) for level in range(5)]
+BACKENDS = [XLA, *LEVELS]
 
 
 def plain(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -25,40 +33,82 @@ def plain(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def random(*shape: int) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape), jnp.float32)
+    return jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape), jnp.bfloat16)
 
 
-def test_cross_attention_equals_a_product_a_head():
-    q, k, v = random(4, N * H), random(4, 50, N * H), random(4, 50, N * H) + 1.0
-    got = cross_attention(q, jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2), N)
-    for b in range(4):
-        want = plain(np.asarray(q[b]).reshape(N, H), *(np.asarray(x[b]).reshape(50, N, H) for x in (k, v)))
-        np.testing.assert_allclose(got[b], want, atol=1e-5)
+def heads(x: jax.Array) -> np.ndarray:
+    return np.asarray(x.astype(jnp.float32)).reshape(*x.shape[:-1], N, H)
 
 
-@pytest.mark.parametrize("past_len", [0, 1, 37, 40])
-def test_past_and_burst_together_equal_one_context(past_len: int):
-    q, k, v = random(2, N * H), random(2, 44, N * H), random(2, 44, N * H) - 1.0
-    past_mask = jnp.broadcast_to(jnp.arange(40)[None] < past_len, (2, 40))
-    recent_mask = jnp.broadcast_to(jnp.arange(4)[None] <= 2, (2, 4))
-    past = Masked(jnp.swapaxes(k[:, :40], 1, 2), jnp.swapaxes(v[:, :40], 1, 2), past_mask)
-    got = recent_attention(q, past, Masked(k[:, 40:], v[:, 40:], recent_mask), N)
-    seen = [*range(past_len), 40, 41, 42]
-    for b in range(2):
-        keys, values = (np.asarray(x[b])[seen].reshape(-1, N, H) for x in (k, v))
-        want = plain(np.asarray(q[b]).reshape(N, H), keys, values)
-        np.testing.assert_allclose(got[b], want, atol=1e-5)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_query_reads_the_frames_of_its_row(backend: Attention):
+    q, kv = random(3, N * H) * jnp.bfloat16(0.2), random(3, 50, 2 * N * H) + jnp.bfloat16(0.5)
+    layer = backend.empty(3, 50, N * H, BFLOAT16)
+    for row in range(3):
+        layer = jax.jit(backend.put_frames, donate_argnums=0)(layer, kv[row : row + 1], jnp.array([row]))
+    lengths = (50, 1, 37)
+    got = backend.to_frames(q, layer, Frames(jnp.arange(3), jnp.array(lengths)))
+    for row, length in enumerate(lengths):
+        k, v = (heads(x)[:length] for x in jnp.split(kv[row], 2, axis=-1))
+        want = plain(heads(q[row]), k, v)
+        np.testing.assert_allclose(got[row].astype(jnp.float32), want, atol=2e-2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_frames_come_back_as_they_were_put(backend: Attention):
+    kv = random(1, 50, 2 * N * H)
+    layer = backend.empty(2, 50, N * H, BFLOAT16)
+    layer = jax.jit(backend.put_frames, donate_argnums=0)(layer, kv, jnp.array([1]))
+    got = backend.frames_at(layer, jnp.int32(1), 50)
+    for part, want in zip(got, jnp.split(kv[0], 2, axis=-1), strict=True):
+        np.testing.assert_array_equal(part.astype(jnp.float32), want.astype(jnp.float32))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tokens_read_those_before_them_in_their_row(backend: Attention):
+    tokens = random(40, 2, 3 * N * H)
+    layer = backend.empty(4, 40, N * H, BFLOAT16)
+    step = jax.jit(backend.to_tokens, donate_argnums=1)
+    start = (0, 3)  # the second row begins later: what lies before is empty
+    for t in range(37):
+        got, layer = step(tokens[t], layer, jnp.array([t, t + start[1]]))
+    for row in range(2):
+        q, k, v = (heads(x) for x in jnp.split(tokens[:37, row], 3, axis=-1))
+        if start[row]:
+            k, v = (np.concatenate([np.zeros_like(x[: start[row]]), x]) for x in (k, v))
+        want = plain(q[36], k, v)
+        np.testing.assert_allclose(got[row].astype(jnp.float32), want, atol=4e-2)
+
+
+@pytest.mark.parametrize("backend", LEVELS)
+@pytest.mark.parametrize("frames", [1, 77, 150])
+def test_encoder_attention_equals_full_scores(backend: Attention, frames: int):
+    qkv = random(2, frames, 3 * N * H)
+    want = XLA.of_frames(qkv)
+    got = backend.of_frames(qkv)
+    np.testing.assert_allclose(got.astype(jnp.float32), want.astype(jnp.float32), atol=3e-2)
 
 
 @pytest.mark.parametrize("frames", [1500, 600, 77])
 def test_encoder_attention_by_blocks_equals_full_scores(frames: int):
-    q, k, v = (random(2, N, frames, H) + shift for shift in (0.0, 0.5, 1.0))
+    q, k, v = (random(2, N, frames, 8).astype(jnp.float32) + shift for shift in (0.0, 0.5, 1.0))
     np.testing.assert_allclose(_attend_by_blocks(q, k, v), _attend(q, k, v), atol=2e-5)
 
 
 def test_encoder_attention_keeps_heads_apart():
-    q, k, v = random(1, 20, N * H), random(1, 20, N * H) + 0.5, random(1, 20, N * H)
-    got = encoder_attention(q, k, v, N)
-    keys, values = (np.asarray(x[0]).reshape(20, N, H) for x in (k, v))
-    want = [plain(np.asarray(q[0, i]).reshape(N, H), keys, values) for i in range(20)]
+    qkv = random(1, 20, 3 * N * H).astype(jnp.float32)
+    got = XLA.of_frames(qkv)
+    q, k, v = (heads(x[0]) for x in jnp.split(qkv, 3, axis=-1))
+    want = [plain(q[i], k, v) for i in range(20)]
     np.testing.assert_allclose(got[0], np.stack(want), atol=1e-5)
+
+
+@needs_native
+def test_a_slot_is_written_without_a_copy_of_the_others():
+    backend = NativeAttention(N)
+    layer = backend.empty(4, 64, N * H, BFLOAT16)
+    put = jax.jit(backend.put_frames, donate_argnums=0)
+    program = put.lower(layer, random(1, 64, 2 * N * H), jnp.array([2])).compile().as_text()
+    assert program is not None
+    assert "custom-call" in program
+    assert "copy(" not in program

@@ -1,0 +1,126 @@
+// Products of rows with bfloat16 weights, for CPUs: an XLA custom call.
+//
+//   result[row, :] = residual[row, :] + gelu(norm(input[row, :]) . weights + bias)
+//
+//   input      f32 or bf16 [batch, length]   row r of a batch entry begins at r * row_step and is `depth` long:
+//                                            rows may overlap, as those of a convolution do
+//   norm       f32 [2, depth] or empty       scale and bias of a layer norm; for f32 input
+//   weights    bf16 [panels, steps * 16, 16, 2]   padded with zeros to 16 outputs and 32 inputs
+//   bias       f32 [panels * 16] or empty
+//   residual   f32 [rows, outputs] or empty  of all rows, or of one batch entry's
+//   result     f32 or bf16 [batch, rows, outputs]
+//
+// Inputs are rounded to bfloat16, products summed in float32. A row's result does not depend on the others.
+
+#include "parallel.h"
+#include "vectors.h"
+
+namespace ffi = xla::ffi;
+
+namespace {
+
+struct LinearProblem {
+  const float* input_floats;
+  const uint16_t* input_halves;
+  const float *norm_scale, *norm_bias;
+  const uint16_t* weights;
+  const float *bias, *residual;
+  float* result_floats;
+  uint16_t* result_halves;
+  int64_t num_rows, rows_per_entry, entry_length, row_step, depth, steps, num_outputs, residual_rows;
+  float epsilon;
+  bool gelu;
+
+  int64_t InputOffset(int64_t row) const {
+    return row / rows_per_entry * entry_length + row % rows_per_entry * row_step;
+  }
+};
+
+}  // namespace
+
+#define KERNEL "linear.inc"
+#include "variants.h"
+
+namespace {
+
+constexpr int64_t kRowsOfTask = 128;         // their inputs stay in the cache while all weights pass
+constexpr int64_t kProductsOfTask = 8 << 20; // fewer are not worth another thread
+
+// How rows and columns are cut into tasks.
+struct Cut {
+  int64_t row_tasks, column_tasks, columns;
+
+  Cut(const LinearProblem& problem, int64_t threads) {
+    row_tasks = (problem.num_rows + kRowsOfTask - 1) / kRowsOfTask;
+    const int64_t work = problem.num_rows * problem.num_outputs * problem.depth;
+    const int64_t wanted = std::min<int64_t>(4 * threads, work / kProductsOfTask);
+    const int64_t pairs = (problem.num_outputs + 31) / 32;
+    column_tasks = std::max<int64_t>(1, std::min(pairs, (wanted + row_tasks - 1) / row_tasks));
+    columns = (pairs + column_tasks - 1) / column_tasks * 32;
+    column_tasks = (problem.num_outputs + columns - 1) / columns;
+  }
+};
+
+ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F32> norm,
+                  ffi::Buffer<ffi::BF16> weights, ffi::Buffer<ffi::F32> bias, ffi::Buffer<ffi::F32> residual,
+                  int64_t depth, int64_t row_step, bool gelu, float epsilon, int64_t level,
+                  ffi::Result<ffi::AnyBuffer> result) {
+  const auto shape = result->dimensions();
+  const int64_t steps = weights.dimensions()[1] / 16;
+  if (shape.size() != 3 || steps * 32 < depth || weights.dimensions()[0] * 16 < shape[2])
+    return ffi::Error::InvalidArgument("weights do not fit the depth and the outputs");
+  LinearProblem problem{};
+  if (input.element_type() == ffi::F32)
+    problem.input_floats = static_cast<const float*>(input.untyped_data());
+  else if (input.element_type() == ffi::BF16)
+    problem.input_halves = static_cast<const uint16_t*>(input.untyped_data());
+  else
+    return ffi::Error::InvalidArgument("input must be float32 or bfloat16");
+  if (problem.input_floats != nullptr && depth % kLanes != 0)
+    return ffi::Error::InvalidArgument("rows of float32 input must be multiples of 16 long");
+  if (norm.element_count() > 0) {
+    if (problem.input_floats == nullptr) return ffi::Error::InvalidArgument("a norm takes float32 input");
+    problem.norm_scale = norm.typed_data(), problem.norm_bias = norm.typed_data() + depth;
+  }
+  problem.weights = static_cast<const uint16_t*>(weights.untyped_data());
+  if (bias.element_count() > 0) problem.bias = bias.typed_data();
+  if (residual.element_count() > 0) {
+    problem.residual = residual.typed_data();
+    problem.residual_rows = residual.element_count() / shape[2];
+  }
+  if (result->element_type() == ffi::F32)
+    problem.result_floats = static_cast<float*>(result->untyped_data());
+  else
+    problem.result_halves = static_cast<uint16_t*>(result->untyped_data());
+  problem.num_rows = shape[0] * shape[1], problem.rows_per_entry = shape[1];
+  problem.entry_length = input.element_count() / shape[0], problem.row_step = row_step;
+  problem.depth = depth, problem.steps = steps, problem.num_outputs = shape[2];
+  problem.epsilon = epsilon, problem.gelu = gelu;
+  if ((problem.rows_per_entry - 1) * row_step + depth > problem.entry_length)
+    return ffi::Error::InvalidArgument("rows reach past the input");
+  const auto block = VARIANT(ChooseLevel(level), LinearBlock);
+  const Cut cut(problem, pool.num_threads());
+  ParallelFor(pool, cut.row_tasks * cut.column_tasks, [&](int64_t task) {
+    const int64_t row = task / cut.column_tasks * kRowsOfTask, column = task % cut.column_tasks * cut.columns;
+    block(problem, row, std::min(kRowsOfTask, problem.num_rows - row), column,
+          std::min(problem.num_outputs, column + cut.columns));
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadraceLinear, Linear,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::BF16>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Attr<int64_t>("depth")
+                                  .Attr<int64_t>("row_step")
+                                  .Attr<bool>("gelu")
+                                  .Attr<float>("epsilon")
+                                  .Attr<int64_t>("level")
+                                  .Ret<ffi::AnyBuffer>());

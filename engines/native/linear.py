@@ -1,0 +1,116 @@
+"""Products with bfloat16 weights in the native kernel: norm, bias, activation and residual in one pass."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32
+
+from headrace.engines.native.kernels import LINEAR
+
+PANEL = 16
+"""Outputs that lie side by side in packed weights."""
+DEPTH = 32
+"""Inputs of one step."""
+BEST_LEVEL = 4
+"""Instruction sets: 0 portable, 1 AVX2, 2 AVX-512, 3 with bfloat16 products, 4 with tiles (AMX)."""
+
+NOTHING = np.zeros(0, np.float32)
+
+
+class PackedLinear(NamedTuple):
+    """Weights in the order in which the kernel reads them."""
+
+    weight: Float[Array, "panels pairs 16 2"]
+    bias: Float32[Array, " padded"]
+    """One a packed output, or none at all."""
+
+
+class Epilogue(NamedTuple):
+    """What becomes of the sums."""
+
+    gelu: bool = False
+    residual: Float32[Array, "*rows out"] | None = None
+    """Added last; of all rows, or of one batch entry's."""
+    dtype: jnp.dtype | type = jnp.float32
+
+
+SUMS = Epilogue()
+"""The sums as they are."""
+
+
+class Norm(NamedTuple):
+    """A layer norm of the input."""
+
+    scale: Float32[Array, " in"]
+    bias: Float32[Array, " in"]
+
+
+class RowsOf(NamedTuple):
+    """How rows lie in each batch entry's values: they overlap where `step` is less than their length."""
+
+    count: int
+    step: int
+
+
+def pack_linear(weight: Float[Array, "out in"], bias: Float32[Array, " out"] | None) -> PackedLinear:
+    """Weights for `linear`, padded with zeros to whole panels and steps."""
+    num_out, num_in = weight.shape
+    padded = np.zeros((-(-num_out // PANEL) * PANEL, -(-num_in // DEPTH) * DEPTH), np.float32)
+    padded[:num_out, :num_in] = np.asarray(weight, np.float32)
+    panels = padded.reshape(-1, PANEL, padded.shape[1] // 2, 2).swapaxes(1, 2)
+    if bias is None:
+        return PackedLinear(jnp.asarray(panels, jnp.bfloat16), jnp.zeros(0, jnp.float32))
+    padded_bias = np.zeros(padded.shape[0], np.float32)
+    padded_bias[:num_out] = np.asarray(bias)
+    return PackedLinear(jnp.asarray(panels, jnp.bfloat16), jnp.asarray(padded_bias))
+
+
+def linear(
+    x: Float[Array, "*rows in"],
+    packed: PackedLinear,
+    num_out: int,
+    *,
+    norm: Norm | None = None,
+    epilogue: Epilogue = SUMS,
+    level: int = BEST_LEVEL,
+) -> Float[Array, "*rows out"]:
+    """residual + gelu(norm(x) W + b), inputs rounded to bfloat16, summed in float32.
+
+    A norm takes float32 rows. The length of float32 rows is a multiple of 16.
+    """
+    num_rows = int(np.prod(x.shape[:-1]))
+    flat = x.reshape(1, num_rows * x.shape[-1])
+    rows = RowsOf(num_rows, x.shape[-1])
+    y = linear_of_rows(flat, packed, (x.shape[-1], num_out), rows, norm=norm, epilogue=epilogue, level=level)
+    return y.reshape(*x.shape[:-1], num_out)
+
+
+def linear_of_rows(
+    x: Float[Array, "B length"],
+    packed: PackedLinear,
+    sizes: tuple[int, int],
+    rows: RowsOf,
+    *,
+    norm: Norm | None = None,
+    epilogue: Epilogue = SUMS,
+    level: int = BEST_LEVEL,
+) -> Float[Array, "B rows out"]:
+    """As `linear`, of `rows.count` rows that begin every `rows.step` values of each entry."""
+    num_in, num_out = sizes
+    shape = jax.ShapeDtypeStruct((x.shape[0], rows.count, num_out), epilogue.dtype)
+    both = NOTHING if norm is None else jnp.stack(norm)
+    residual = NOTHING if epilogue.residual is None else epilogue.residual.reshape(-1)
+    return jax.ffi.ffi_call(LINEAR, shape)(
+        x,
+        both,
+        packed.weight,
+        packed.bias,
+        residual,
+        depth=np.int64(num_in),
+        row_step=np.int64(rows.step),
+        gelu=epilogue.gelu,
+        epsilon=np.float32(1e-5),
+        level=np.int64(level),
+    )

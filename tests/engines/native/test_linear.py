@@ -1,0 +1,96 @@
+"""The native product against plain XLA, in every instruction set that the machine has."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headrace.engines import native
+from headrace.engines.native import BEST_LEVEL, Epilogue, Norm, RowsOf, linear, linear_of_rows, pack_linear
+
+pytestmark = pytest.mark.skipif(
+    not native.is_available(native.LINEAR), reason="the native kernels are not built"
+)
+LEVELS = range(BEST_LEVEL + 1)
+"""A level above the machine's own runs as that one."""
+
+
+def random(*shape: int, dtype: jnp.dtype | type = jnp.float32) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape), dtype)
+
+
+def in_float64(x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> np.ndarray:
+    rounded = np.asarray(x.astype(jnp.bfloat16), np.float64)
+    y = rounded @ np.asarray(weight, np.float64).T
+    return y if bias is None else y + np.asarray(bias, np.float64)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(1, 16, 16), (7, 48, 40), (33, 240, 100), (200, 64, 32)])
+def test_products_equal_those_in_float64(level: int, shape: tuple[int, int, int]):
+    num_rows, num_in, num_out = shape
+    x, weight, bias = random(num_rows, num_in), random(num_out, num_in, dtype=jnp.bfloat16), random(num_out)
+    want = in_float64(x, weight, bias)
+    got = linear(x, pack_linear(weight, bias), num_out, level=level)
+    np.testing.assert_allclose(got, want, atol=1e-4)
+    halves = linear(x.astype(jnp.bfloat16), pack_linear(weight, None), num_out, level=level)
+    np.testing.assert_allclose(halves, in_float64(x, weight, None), atol=1e-4)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_norm_activation_and_residual_are_those_of_xla(level: int):
+    x, weight, bias = random(37, 48), random(32, 48, dtype=jnp.bfloat16) * jnp.bfloat16(0.1), random(32)
+    norm, residual = Norm(random(48), random(48) * 2.0), random(37, 32) * 3.0
+    rows = np.asarray(x)
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    normed = centred / np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5)
+    scale, shift = (np.asarray(part) for part in norm)
+    normed = jnp.asarray(normed * scale + shift)
+    sums = jnp.asarray(in_float64(normed, weight, bias), jnp.float32)
+    want = np.asarray(jax.nn.gelu(sums, approximate=False)) + np.asarray(residual)
+    epilogue = Epilogue(gelu=True, residual=residual)
+    got = linear(x, pack_linear(weight, bias), 32, norm=norm, epilogue=epilogue, level=level)
+    # A norm that differs in its last bit may round to another bfloat16: 1/256 of one input's product.
+    np.testing.assert_allclose(got, want, atol=5e-3)
+
+
+def test_gelu_is_exact_over_its_whole_range():
+    x = jnp.linspace(-9.0, 9.0, 4096, dtype=jnp.float32).astype(jnp.bfloat16)[:, None]
+    x = jnp.pad(x, ((0, 0), (0, 31)))
+    packed = pack_linear(jnp.eye(32, dtype=jnp.bfloat16), None)
+    for level in LEVELS:
+        got = linear(x, packed, 32, epilogue=Epilogue(gelu=True), level=level)[:, 0]
+        want = jax.nn.gelu(x[:, 0].astype(jnp.float32), approximate=False)
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", [0, BEST_LEVEL])
+def test_a_row_does_not_depend_on_the_rows_beside_it(level: int):
+    x, packed = random(300, 96), pack_linear(random(48, 96, dtype=jnp.bfloat16), random(48))
+    together = linear(x, packed, 48, level=level)
+    for first, last in ((0, 1), (5, 22), (100, 233)):
+        np.testing.assert_array_equal(linear(x[first:last], packed, 48, level=level), together[first:last])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_overlapping_rows_are_a_convolution(level: int, stride: int):
+    x, kernel = random(2, 50, 16, dtype=jnp.bfloat16), random(24, 16, 3, dtype=jnp.bfloat16)
+    want = jax.lax.conv_general_dilated(
+        jnp.swapaxes(x, 1, 2).astype(jnp.float32),
+        kernel.astype(jnp.float32),
+        (stride,),
+        [(1, 1)],
+        dimension_numbers=("NCH", "OIH", "NHC"),
+    )
+    packed = pack_linear(jnp.swapaxes(kernel, 1, 2).reshape(24, 48), None)
+    padded = jnp.pad(x, ((0, 0), (1, 1), (0, 0))).reshape(2, 52 * 16)
+    got = linear_of_rows(padded, packed, (48, 24), RowsOf(50 // stride, 16 * stride), level=level)
+    np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+def test_rows_that_reach_past_the_input_are_refused():
+    packed = pack_linear(jnp.ones((16, 32), jnp.bfloat16), None)
+    x = jnp.ones((1, 100), jnp.bfloat16)
+    with pytest.raises(Exception, match="rows reach past the input"):
+        linear_of_rows(x, packed, (32, 16), RowsOf(4, 32)).block_until_ready()
