@@ -234,11 +234,11 @@ class LLMEngine:
         best = [beam.sequence for beam in search.ended[: request.params.n]]
         endings = []
         for index, beam in enumerate(search.ended[: request.params.n]):
-            row, last = beam.sequence, beam.sequence.tokens[-1]
-            row.sample, row.siblings = index, best
+            found, last = beam.sequence, beam.sequence.tokens[-1]
+            found.sample, found.siblings = index, best
             stop_reason = last if beam.is_stopped and last in request.params.stop_token_ids else None
             reason = "stop" if beam.is_stopped else "length"
-            endings.append((row, Ending(row.num_outputs, reason, stop_reason)))
+            endings.append((found, Ending(found.num_outputs, reason, stop_reason)))
         return endings
 
     def _branch(self, search: BeamSearch, branches: list[Branch]) -> None:

@@ -50,7 +50,8 @@ def run(llm, config, order) -> dict[int, tuple[int, ...]]:
 
 
 def combinations():
-    return itertools.product([True, False], [200, 20], [1, 8, 32], [None, 24], [False, True], [True, False])
+    sides = [[True, False], [200, 20], [1, 8, 32], [None, 24], [False, True], [True, False]]
+    return list(itertools.product(*sides))
 
 
 @pytest.mark.slow

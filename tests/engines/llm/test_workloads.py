@@ -10,13 +10,15 @@ from tests.engines.llm.conftest import tiny_config
 from tests.engines.llm.driving import encode, is_refused, make_engine
 
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 128)
-PATIENCE_S = 120.0
-"""No workload takes a second on a quiet machine."""
+PATIENCE_S = 60.0
+"""Of processor time, in which a busy machine cannot run out; no workload takes more than a second or two."""
 
 
 @pytest.fixture(scope="module")
 def engine(tiny_model):
     with LLM(str(tiny_model), tiny_config(num_pages=200)) as llm:
+        llm.precompile()
+        llm.generate([[50]], SamplingParams(max_tokens=2, use_beam_search=True, beam_width=3))
         yield llm
 
 
@@ -53,9 +55,9 @@ def run_workload(llm: LLM, seed: int) -> None:
     beginning = [rng.randrange(32, 288) for _ in range(rng.choice([0, 16, 40]))]
     waiting = [str(name) for name in range(rng.randrange(1, 25))]
     expected, answered = set(), []
-    started_s = time.monotonic()
+    started_s = time.process_time()
     while waiting or made.has_work():
-        assert time.monotonic() - started_s < PATIENCE_S, "the engine hangs"
+        assert time.process_time() - started_s < PATIENCE_S, "the engine hangs"
         for _ in range(min(rng.randrange(4), len(waiting))):
             name = waiting.pop()
             prompt = [rng.randrange(32, 288) for _ in range(rng.choice(LENGTHS))]
