@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := audio engines pipelines jobs tests benchmarks examples
+SOURCES := audio engines pipelines serving jobs tests benchmarks examples
 
 .PHONY: demo test test-all check wheel format clean
 

@@ -18,6 +18,7 @@ from headrace.jobs.stopping import RESUME, stopping_at_once
 COMMANDS = {
     "transcribe": "recordings of speech to text",
     "generate": "prompts to the answers of a language model",
+    "serve": "both engines behind an OpenAI-compatible HTTP server",
     "chain": "runs that feed each other, described by a recipe",
     "plan": "how a run would be cut, and what it would take",
     "status": "how far a run is, from its output directory",

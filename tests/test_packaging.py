@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("audio", "engines", "jobs", "pipelines")
+ROOMS = ("audio", "engines", "serving", "jobs", "pipelines")
 
 
 def test_every_subpackage_is_listed_in_pyproject():

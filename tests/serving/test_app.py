@@ -1,0 +1,129 @@
+"""States, keys, limits and shut-down of the server."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+
+from headrace.engines import ConfigError
+from headrace.serving import ServeConfig
+from tests.serving.conftest import Served, free_port, serve_config
+
+ASK = {"model": "tiny", "prompt": "ab", "max_tokens": 200, "ignore_eos": True}
+
+
+def test_states_and_models(served, client):
+    assert httpx.get(f"{served.url}/liveness").json() == {"status": "alive"}
+    assert httpx.get(f"{served.url}/readiness").json() == {"status": "ready"}
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "headrace"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+    assert httpx.get(f"{served.url}/nothing").json()["error"]["type"] == "not_found_error"
+
+
+def test_a_server_answers_503_while_it_loads_and_keeps_its_limits(chat_model, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("first\nsecond\n")
+    config = serve_config(chat_model, api_key_file=str(keys), max_body_bytes=1000, max_concurrent=2)
+    with Served(config) as running:
+        url, known = f"{running.url}/v1/completions", {"Authorization": "Bearer second"}
+        short = ASK | {"max_tokens": 1}
+        statuses = []
+        while 200 not in statuses:
+            try:
+                answer = httpx.post(url, json=short, headers=known, timeout=60)
+            except httpx.ConnectError:
+                time.sleep(0.02)
+                continue
+            statuses.append(answer.status_code)
+            assert answer.status_code == 200 or answer.headers["retry-after"] == "1"
+            time.sleep(0.02)
+        assert set(statuses) == {200, 503}
+        for header in ({}, {"Authorization": "Bearer wrong"}):
+            assert httpx.post(url, json=short, headers=header).status_code == 401
+        large = httpx.post(url, json=short | {"prompt": "x" * 2000}, headers=known)
+        assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+        statuses = []
+
+        def ask() -> None:
+            statuses.append(httpx.post(url, json=ASK, headers=known, timeout=60).status_code)
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(statuses) == {200, 429}
+
+
+def test_a_request_that_takes_too_long_is_aborted(chat_model):
+    with Served(serve_config(chat_model, request_timeout_s=0.05)) as running:
+        running.wait()
+        answer = httpx.post(f"{running.url}/v1/completions", json=ASK, timeout=60)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (408, "timeout")
+
+
+def test_what_cannot_be_served_is_refused_by_name():
+    for values, text in [
+        ({}, "no model was given"),
+        ({"model": ("a", "a")}, "one name"),
+        ({"model": ("a",), "served_model_name": ("b", "c")}, "2 names for 1 models"),
+        ({"model": ("a",), "tls_key_file": "k"}, "go together"),
+    ]:
+        with pytest.raises(ConfigError, match=text):
+            ServeConfig(**values)
+
+
+@pytest.mark.slow
+def test_sigterm_under_load_drains_and_metrics_count(chat_model):
+    port, metrics_port = free_port(), free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.jobs",
+        "serve",
+        "--model",
+        str(chat_model),
+        "--port",
+        str(port),
+    ]
+    options = ["--served-model-name", "tiny", "--metrics-port", str(metrics_port), "--dtype", "float32"]
+    sizes = ["--max-num-seqs", "8", "--max-model-len", "256"]
+    running = subprocess.Popen([*command, *options, *sizes], env=os.environ)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(900):
+            try:
+                if httpx.get(f"{url}/readiness").status_code == 200:
+                    break
+            except httpx.ConnectError:
+                pass
+            time.sleep(0.1)
+        ended = []
+
+        def stream() -> None:
+            asked = ASK | {"stream": True}
+            with httpx.stream("POST", f"{url}/v1/completions", json=asked, timeout=60) as answer:
+                ended.append([line for line in answer.iter_lines() if line][-1])
+
+        threads = [threading.Thread(target=stream) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1.0)
+        metrics = httpx.get(f"http://127.0.0.1:{metrics_port}/metrics").text
+        assert "headrace_http_requests_total" in metrics
+        assert 'headrace_completion_tokens_total{model="tiny"}' in metrics
+        running.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join(60)
+        assert ended == ["data: [DONE]"] * 16
+        assert running.wait(60) == 0
+    finally:
+        running.kill()
