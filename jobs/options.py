@@ -9,14 +9,17 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from headrace.jobs.errors import UsageError
 
 RENAMED = {"with_columns": "with"}
 """Fields whose option has another name, because the option's name is a Python keyword."""
-REPEATED = frozenset({"stop"})
+REPEATED = frozenset({"stop", "bad_words", "guided_choice"})
 """Tuple fields given once a value instead of as a comma list: their values may hold commas."""
+FILES = frozenset({"json_schema", "guided_grammar"})
+"""Text fields for which the command line names a file that holds the text."""
 POSITIONAL = "inputs"
 """The field that takes the arguments without a dash."""
 
@@ -102,6 +105,8 @@ def _value_arguments(field: dataclasses.Field, kind: Any) -> dict[str, Any]:
     """The arguments of add_argument that say how the option's value is read."""
     choices = [member for member in _members(kind) if member is not type(None)]
     metavar = field.name.upper()
+    if field.name in FILES:
+        return {"type": _file_text, "metavar": "FILE"}
     if choices == [bool]:
         return {"action": argparse.BooleanOptionalAction if field.default is True else "store_true"}
     if all(typing.get_origin(member) is Literal for member in choices):
@@ -136,6 +141,13 @@ def _comma_list(item: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
             raise argparse.ArgumentTypeError(f"not a comma list of {name} values: {text!r}") from None
 
     return read
+
+
+def _file_text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"cannot be read: {path}: {error}") from None
 
 
 def _number_or_pair(text: str) -> float | tuple[float, ...]:

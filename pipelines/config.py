@@ -10,6 +10,7 @@ from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
 from headrace.engines.llm import CacheConfig, SchedulerConfig
 from headrace.engines.llm.engine_config import AttentionBackend
+from headrace.pipelines.decoding import DecodingConfig
 
 DtypeName = Literal["auto", "bfloat16", "float32"]
 Overlong = Literal["error", "truncate-left", "truncate-right"]
@@ -123,6 +124,8 @@ class GenerateConfig(RunConfig):
     """Token id that fills unused places of a batch (default: chosen by the engine); no text depends on it."""
     ignore_eos: bool = False
     """Generate on past the model's end token, up to max_tokens."""
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    """Penalties, barred and wanted tokens, guides and beams."""
     chat: bool = False
     """Wrap each prompt as a user turn of the model's chat template."""
     system: str | None = None
@@ -148,7 +151,7 @@ class GenerateConfig(RunConfig):
 
     @classmethod
     def of(cls, **options: Any) -> "GenerateConfig":
-        """The config with these options, those of its parts `scheduler` and `cache` among them.
+        """The config with these options, those of its parts, such as `scheduler`, among them.
 
         Raises:
           TypeError: there is no such option.

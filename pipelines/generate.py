@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.engines import RequestError, RowError
 from headrace.engines.checkpoints import LocalModel, open_checkpoint, resolve_model
 from headrace.engines.llm import LLM, EngineConfig, RequestOutput, SamplingParams, check_model
+from headrace.engines.llm.guided import check_guide
 from headrace.pipelines.config import GenerateConfig, InputError, Unit
 from headrace.pipelines.prompts import Prompt, fill_template, read_prompt, template_fields
 from headrace.pipelines.scans import TableRow
@@ -72,7 +73,7 @@ class GenerateWork:
         return wanted
 
     def check(self) -> None:
-        sampling_params(self.config)
+        check_guide(sampling_params(self.config))
         engine_config(self.config)
         if self.config.template is not None:
             template_fields(self.config.template)
@@ -180,6 +181,7 @@ def sampling_params(config: GenerateConfig) -> SamplingParams:
         stop=config.stop,
         stop_token_ids=config.stop_token_ids,
         ignore_eos=config.ignore_eos,
+        **config.decoding.params(),
     )
 
 

@@ -52,6 +52,18 @@ def read_guide(params: SamplingParams) -> GuideSource | None:
     return None
 
 
+def check_guide(params: SamplingParams) -> None:
+    """Finds out, without a model, whether the params' guide can be compiled.
+
+    Raises:
+      RequestError: it cannot.
+    """
+    source = read_guide(params)
+    reason = "" if source is None else llguidance.LLMatcher.validate_grammar(source.grammar)
+    if reason and source is not None and not reason.startswith("WARNING"):
+        raise RequestError(f"{source.field} cannot be compiled: {reason.strip()[:MAX_REASON]}", kind="params")
+
+
 def _json_grammar(schema: str) -> str:
     parsed = json.loads(schema)
     # True stands for any JSON, an object as everywhere else.

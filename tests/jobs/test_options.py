@@ -9,6 +9,7 @@ from headrace.engines.config_fields import flat_fields
 from headrace.jobs.errors import UsageError
 from headrace.jobs.options import Parser, add_options, config_values, field_docstrings
 from headrace.pipelines import GenerateConfig, TranscribeConfig
+from headrace.pipelines.generate import sampling_params
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,3 +127,22 @@ def test_every_field_of_a_job_has_an_option_and_a_docstring(config_class):
     options = flat_fields(config_class)
     assert {action.dest for action in made._actions} == {each.field.name for each in options} | {"help"}
     assert all(field_docstrings(each.owner)[each.field.name] for each in options)
+
+
+def test_a_schema_is_read_from_its_file_and_reaches_the_params(tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object"}')
+    made = Parser(prog="job", allow_abbrev=False)
+    add_options(made, GenerateConfig)
+    argv = ["a", "--model", "m", "--output", "o", "--json-schema", str(schema), "--logit-bias", "5=-1.5,7=2"]
+    config = GenerateConfig.of(**config_values(made.parse_intermixed_args(argv), GenerateConfig))
+    params = sampling_params(config)
+    assert params.guided_json == '{"type": "object"}'
+    assert params.logit_bias == {5: -1.5, 7: 2.0}
+    with pytest.raises(UsageError, match="cannot be read"):
+        made.parse_intermixed_args(["a", "--json-schema", str(tmp_path / "none.json")])
+    with pytest.raises(ValueError, match="ID=BIAS"):
+        GenerateConfig.of(**{**RUN, "logit_bias": ("5",)})
+
+
+RUN = {"inputs": ("a",), "output": "o", "model": "m"}
