@@ -93,6 +93,16 @@ def read_footer(output: str, name: str) -> Footer | None:
         return None
 
 
+def read_part(output: str, name: str) -> list[dict[str, Any]]:
+    """The rows of a part, in their order.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    with open_parquet(join(output, name)) as file:
+        return file.read().to_pylist()
+
+
 def is_part_of(footer: Footer | None, chunk: Chunk) -> bool:
     """Whether a footer is that of the chunk's finished part."""
     return (

@@ -37,8 +37,16 @@ class RunError(HeadraceError, RuntimeError):
 class RunConfig(Serializable):
     """The options that both jobs have."""
 
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
     """Globs, files, directories or URLs of the input, on any file system that Beam knows."""
+    dataset: str | None = None
+    """In place of inputs, a dataset of the Hugging Face hub or a folder that the datasets library loads."""
+    dataset_config: str | None = None
+    """Configuration of the dataset (default: its own)."""
+    split: str = "train"
+    """Split of the dataset."""
+    limit: int | None = None
+    """Run only the first so many rows, in the order of the input (a trial run)."""
     output: str
     """Directory of the results; a run that was broken off is taken up again in the same directory."""
     model: str
@@ -76,7 +84,10 @@ class RunConfig(Serializable):
 
     def __post_init__(self) -> None:
         self._check_budgets()
-        _require(len(self.inputs) > 0, "no input was given: name files, globs or directories")
+        has_input = len(self.inputs) > 0 or self.dataset is not None
+        _require(has_input, "no input was given: name files, globs or directories, or a dataset")
+        _require(not self.inputs or self.dataset is None, "give either inputs or a dataset, not both")
+        _require_positive("limit", self.limit)
         _require(all(self.inputs), "an input is an empty string: name files, globs or directories")
         _require(bool(self.output), "no output directory was given: add --output DIR")
         _require(bool(self.model), "no model was given: add --model MODEL, for example demo:smollm2-135m")

@@ -14,6 +14,9 @@ SCHEMA_VERSION = 1
 # Where things lie, what is done about errors and which model: the model has a fingerprint of its own.
 _NOT_PARAMETERS = {
     "inputs",
+    "dataset",
+    "dataset_config",
+    "split",
     "output",
     "model",
     "revision",

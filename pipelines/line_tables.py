@@ -1,4 +1,4 @@
-"""Tables of lines: .jsonl (one object a line), .csv (with a header), .txt (one prompt a line).
+"""Tables of lines: .jsonl (one object a line; .gz too), .csv (with a header), .txt (one prompt a line).
 
 A scan notes the byte where each chunk begins, so that a chunk is read without the rows before it. In .txt
 every line is a row, the empty ones too; in .jsonl and .csv empty lines are no rows.
@@ -6,9 +6,12 @@ every line is a row, the empty ones too; in .jsonl and .csv empty lines are no r
 
 import codecs
 import csv
+import gzip
 import json
+import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
@@ -23,7 +26,7 @@ _MAX_CSV_FIELD_BYTES = 1 << 30
 
 def scan_text(path: str, *, stride: int) -> TableScan:
     """Counts the lines of a .txt file."""
-    with open_input(path) as file:
+    with _opened(path) as file:
         _refuse_utf16(file)
         rows, offsets = 0, []
         for row, (offset, _) in enumerate(_lines(file)):
@@ -37,7 +40,7 @@ def scan_text(path: str, *, stride: int) -> TableScan:
 
 def read_text(path: str, start: int, stop: int, offset: int) -> Iterator[TableRow]:
     """Rows `start` to `stop` of a .txt file; row `start` begins at byte `offset`."""
-    with open_input(path) as file:
+    with _opened(path) as file:
         for row, (_, line) in zip(range(start, stop), _lines(file, offset), strict=False):
             try:
                 yield TableRow(row, {TEXT_COLUMN: line.decode("utf-8").rstrip("\r\n")})
@@ -50,23 +53,25 @@ def scan_jsonl(path: str, *, stride: int, typed: Sequence[str]) -> TableScan:
     columns: dict[str, None] = {}
     types: dict[str, pa.DataType] = {}
     offsets, rows = [], 0
-    with open_input(path) as file:
+    with _opened(path) as file:
         _refuse_utf16(file)
         for offset, line in _filled_lines(file):
+            if rows == 0:
+                _refuse_array(line)
             if rows % stride == 0:
                 offsets.append(offset)
             if rows < _COLUMN_SAMPLE or typed:
                 values = _parse(rows, line).values
                 columns.update(dict.fromkeys(values) if rows < _COLUMN_SAMPLE else {})
                 for name in typed:
-                    types[name] = wider_type(types.get(name, pa.null()), _json_type(values.get(name)))
+                    types[name] = wider_type(types.get(name, pa.null()), json_type(values.get(name)))
             rows += 1
     return TableScan(rows=rows, columns=tuple(columns), types=types, offsets=tuple(offsets))
 
 
 def read_jsonl(path: str, start: int, stop: int, offset: int) -> Iterator[TableRow]:
     """Rows `start` to `stop` of a .jsonl file; row `start` begins at byte `offset`."""
-    with open_input(path) as file:
+    with _opened(path) as file:
         for row, (_, line) in zip(range(start, stop), _filled_lines(file, offset), strict=False):
             yield _parse(row, line)
 
@@ -74,7 +79,7 @@ def read_jsonl(path: str, start: int, stop: int, offset: int) -> Iterator[TableR
 def scan_csv(path: str, *, stride: int, typed: Sequence[str]) -> TableScan:
     """Counts the records of a .csv file; every column is text."""
     offsets, rows = [], 0
-    with open_input(path) as file:
+    with _opened(path) as file:
         _refuse_utf16(file)
         records = _CsvRecords(file)
         for offset, _ in records:
@@ -87,7 +92,7 @@ def scan_csv(path: str, *, stride: int, typed: Sequence[str]) -> TableScan:
 
 def read_csv(path: str, start: int, stop: int, offset: int) -> Iterator[TableRow]:
     """Rows `start` to `stop` of a .csv file; row `start` begins at byte `offset`."""
-    with open_input(path) as file:
+    with _opened(path) as file:
         records = _CsvRecords(file, offset)
         for row, (_, fields) in zip(range(start, stop), records, strict=False):
             if len(fields) != len(records.header):
@@ -136,6 +141,20 @@ class _CsvRecords:
         self._is_at_end = True
 
 
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """The bytes of a table's lines, unpacked where they are a .gz file."""
+    with open_input(path) as file:
+        if not path.lower().endswith(".gz"):
+            yield file
+            return
+        try:
+            with gzip.open(file) as unpacked:
+                yield cast(BinaryIO, unpacked)
+        except (EOFError, zlib.error) as error:
+            raise OSError("its gzip data are damaged or cut off") from error
+
+
 def _refuse_utf16(file: BinaryIO) -> None:
     if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         raise OSError("it is UTF-16: save it as UTF-8")
@@ -154,6 +173,11 @@ def _filled_lines(file: BinaryIO, offset: int = 0) -> Iterator[tuple[int, bytes]
     return ((begin, line) for begin, line in _lines(file, offset) if not line.isspace() and line)
 
 
+def _refuse_array(line: bytes) -> None:
+    if line.lstrip().startswith(b"["):
+        raise OSError("it is one JSON array: save it with one object a line")
+
+
 def _parse(row: int, line: bytes) -> TableRow:
     try:
         values = json.loads(line)
@@ -170,7 +194,8 @@ def _parse(row: int, line: bytes) -> TableRow:
     return TableRow(row, values)
 
 
-def _json_type(value: Any) -> pa.DataType:
+def json_type(value: Any) -> pa.DataType:
+    """The Arrow type that a JSON value is kept with; what is no figure is kept as text."""
     match value:
         case None:
             return pa.null()

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
@@ -25,6 +26,8 @@ class InputFile:
     """Path relative to the common root of the input: the name that results are keyed by."""
     size: int | None
     """Size in bytes; None for an http address, which is only asked when it is fetched."""
+    modified: float | None = None
+    """When it was last modified, in seconds since 1970, where the file system tells."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,26 +51,36 @@ def list_inputs(inputs: Sequence[str], *, leave_out: str, root: str | None = Non
       InputError: an input matches no file, or cannot be listed.
     """
     patterns = [normalise(each) for each in inputs]
-    found: dict[str, int | None] = {}
+    found: dict[str, _State] = {}
     for given, pattern in zip(inputs, patterns, strict=True):
-        matched = {path: size for path, size in _match(pattern) if not _is_left_out(path, pattern, leave_out)}
+        matched = {
+            path: state for path, state in _match(pattern) if not _is_left_out(path, pattern, leave_out)
+        }
         if not matched:
             raise InputError(f"no input file matches {without_query(given)}: check the path or the glob")
         found.update(matched)
     common = _common_directory([_fixed_directory(each) for each in patterns])
     if root and common and _is_below(root, common):
         common = root
-    files = [InputFile(path=path, source=_source(path, common), size=size) for path, size in found.items()]
+    files = [
+        InputFile(path=path, source=_source(path, common), size=state.size, modified=state.modified)
+        for path, state in found.items()
+    ]
     files.sort(key=lambda file: file.source)
     _refuse_equal_sources(files)
     return Listing(root=common, files=tuple(files))
 
 
-def _match(pattern: str) -> Iterable[tuple[str, int | None]]:
+class _State(NamedTuple):
+    size: int | None
+    modified: float | None
+
+
+def _match(pattern: str) -> Iterable[tuple[str, _State]]:
     if is_http(pattern):
-        return [(pattern, None)]
+        return [(pattern, _State(None, None))]
     if is_local(pattern) and os.path.isfile(pattern):
-        return [(pattern, os.path.getsize(pattern))]
+        return [(pattern, _state(pattern))]
     if is_local(pattern) and os.path.isdir(pattern):
         return _walk(pattern)
     if pattern.endswith("/"):
@@ -76,15 +89,23 @@ def _match(pattern: str) -> Iterable[tuple[str, int | None]]:
         matches = FileSystems.match([pattern])[0].metadata_list
     except (BeamIOError, ValueError) as error:
         raise InputError(f"cannot list {pattern}: {' '.join(str(error).split())}") from error
-    return [(entry.path, entry.size_in_bytes) for entry in matches]
+    # A file system that does not know the time gives 0.
+    return [
+        (entry.path, _State(entry.size_in_bytes, entry.last_updated_in_seconds or None)) for entry in matches
+    ]
 
 
-def _walk(directory: str) -> Iterable[tuple[str, int]]:
+def _state(path: str) -> _State:
+    found = os.stat(path)
+    return _State(found.st_size, found.st_mtime)
+
+
+def _walk(directory: str) -> Iterable[tuple[str, _State]]:
     """The files below a directory, whose name a glob could not always quote."""
     for base, _, names in os.walk(directory):
         for path in (os.path.join(base, name) for name in names):
             if os.path.isfile(path):
-                yield path, os.path.getsize(path)
+                yield path, _state(path)
 
 
 def _is_left_out(path: str, pattern: str, leave_out: str) -> bool:

@@ -139,7 +139,7 @@ def delete_run(output: str) -> None:
       OutputError: a file cannot be deleted.
     """
     try:
-        for name in list_directory(output, "part-"):
+        for name in (*list_directory(output, "part-"), *list_directory(output, "compact-")):
             delete(join(output, name))
         for name in list_directory(journal_directory(output)):
             delete(join(journal_directory(output), name))

@@ -17,7 +17,7 @@ def scan_parquet(path: str, *, typed: Sequence[str]) -> TableScan:
     with open_parquet(path) as file:
         schema = file.schema_arrow
         found = dict(zip(schema.names, schema.types, strict=True))
-        types = {name: _writable(found[name]) for name in typed if name in found}
+        types = {name: writable_type(found[name]) for name in typed if name in found}
         return TableScan(rows=file.metadata.num_rows, columns=tuple(schema.names), types=types)
 
 
@@ -32,7 +32,7 @@ def read_parquet(path: str, start: int, stop: int, columns: Sequence[str]) -> It
             end = min(after, stop)
             try:
                 for batch in _batches(file, group, columns, row - first, end - first):
-                    yield from _table_rows(batch, row)
+                    yield from table_rows(batch, row)
                     row += batch.num_rows
             except (OSError, pa.ArrowException) as error:
                 if isinstance(error, OSError) and error.errno is not None:
@@ -41,12 +41,12 @@ def read_parquet(path: str, start: int, stop: int, columns: Sequence[str]) -> It
                     yield malformed(number, f"row group {group} of the file is damaged from here on")
 
 
-def _writable(kind: pa.DataType) -> pa.DataType:
+def writable_type(kind: pa.DataType) -> pa.DataType:
     """The type with plain lists for those of a fixed size: Arrow cannot read these back where one is null."""
     if pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_writable(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(writable_type(kind.value_type)))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_writable(field.type)) for field in kind])
+        return pa.struct([field.with_type(writable_type(field.type)) for field in kind])
     return kind
 
 
@@ -75,7 +75,8 @@ def _batches(
             return
 
 
-def _table_rows(batch: pa.RecordBatch, first: int) -> Iterator[TableRow]:
+def table_rows(batch: pa.RecordBatch, first: int) -> Iterator[TableRow]:
+    """The rows of a batch, the first of which has the number `first`."""
     try:
         rows = batch.to_pylist()
     except (ValueError, OverflowError):  # a date, say, that lies beyond Python's
@@ -83,7 +84,7 @@ def _table_rows(batch: pa.RecordBatch, first: int) -> Iterator[TableRow]:
             yield malformed(first, "a value of it lies beyond what Python can hold")
             return
         for at in range(batch.num_rows):
-            yield from _table_rows(batch.slice(at, 1), first + at)
+            yield from table_rows(batch.slice(at, 1), first + at)
         return
     for number, values in enumerate(rows, start=first):
         yield TableRow(number, values)

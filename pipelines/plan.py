@@ -16,6 +16,9 @@ from headrace.pipelines.shards import Chunk, Shard, ShardFile, cut_chunks, group
 from headrace.pipelines.tables import scan_table
 from headrace.pipelines.work import Work, require_columns
 
+# Files that an error names before it says that there are more.
+_MAX_NAMED = 3
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkTask:
@@ -31,6 +34,8 @@ class ChunkTask:
     """Columns that requests are made from."""
     columns: tuple[str, ...] = ()
     """Columns that are read at all."""
+    retry: bool = False
+    """Whether the chunk has a part, of which only the failed rows are run again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,9 +72,15 @@ def make_plan(
     if not chunks:
         raise InputError("the input has no rows: there is nothing to do")
     planner.refuse_strange_parts(chunks)
-    reused = planner.valid_parts(chunks)
+    valid = planner.valid_parts(chunks)
+    retried = planner.retried(valid)
+    reused = {name: footer for name, footer in valid.items() if name not in retried}
     kept = _kept_schema(work.config.keep_columns, scans, record.kept if record else pa.schema([]))
-    tasks = tuple(planner.task(chunk, scans) for chunk in chunks if chunk.part_name not in reused)
+    tasks = tuple(
+        replace(planner.task(chunk, scans), retry=chunk.part_name in retried)
+        for chunk in chunks
+        if chunk.part_name not in reused
+    )
     return Plan(shards=tuple(shards), chunks=tuple(chunks), tasks=tasks, reused=reused, kept=kept)
 
 
@@ -81,36 +92,53 @@ class _Planner:
         self.files: Mapping[str, InputFile] = {file.source: file for file in listing.files}
         self.output = output
         self.run_fingerprint = run_fingerprint
-        self.compacted = {part.part: part for parts in compacted_parts(output).values() for part in parts}
-        self.parts = {*list_directory(output, "part-"), *self.compacted}
+        self.compacted: dict[str, Footer] = {}
+        self.parts: set[str] = set()
+        self.changed: list[str] = []
+        if not work.config.overwrite:  # else what is there goes before the run begins
+            self.compacted = {part.part: part for parts in compacted_parts(output).values() for part in parts}
+            self.parts = {*list_directory(output, "part-"), *self.compacted}
 
     def cut(self, shards: Sequence[Shard]) -> list[Chunk]:
         stride = self.work.config.rows_per_part
-        return list(cut_chunks(shards, rows_per_part=stride, run_fingerprint=self.run_fingerprint))
+        limit = self.work.config.limit
+        fingerprint = self.run_fingerprint
+        return list(cut_chunks(shards, rows_per_part=stride, run_fingerprint=fingerprint, limit=limit))
 
     def old_shards(self, before: Sequence[Shard]) -> list[Shard]:
         """The shards of the earlier run, with what has happened to files that have no part yet."""
         chunks = [chunk for chunk in self.cut(before) if chunk.part_name in self.parts]
         committed = {file.source for chunk in chunks for file in chunk.files}
-        return [self._old_shard(shard, committed) for shard in before]
+        shards = [self._old_shard(shard, committed) for shard in before]
+        if self.changed:
+            more = f" (and {len(self.changed) - _MAX_NAMED} more)" if len(self.changed) > _MAX_NAMED else ""
+            raise OutputError(
+                f"{self.output} has results of {'; of '.join(self.changed[:_MAX_NAMED])}{more}: "
+                "put it back as it was, choose another output directory, or begin anew with overwrite"
+            )
+        return shards
 
     def _old_shard(self, shard: Shard, committed: set[str]) -> Shard:
         files = tuple(file if file.gone else self._old_file(file, committed) for file in shard.files)
         if files == shard.files:
             return shard
-        return replace(shard, files=files, table_rows=None if shard.is_table else shard.table_rows)
+        is_as_before = [(each.size, each.gone) for each in files] == [(f.size, f.gone) for f in shard.files]
+        rows = shard.table_rows if is_as_before or not shard.is_table else None
+        return replace(shard, files=files, table_rows=rows)
 
     def _old_file(self, file: ShardFile, committed: set[str]) -> ShardFile:
         now = self.files.get(file.source)
-        if now is not None and now.size == file.size:
-            return file
+        if now is not None and now.size == file.size and self._has_time_of(file, now):
+            return replace(file, modified=now.modified)
         if file.source in committed:
-            what = "is gone" if now is None else f"was {file.size} bytes and is {now.size}"
-            raise OutputError(
-                f"{self.output} has results of {file.source}, which {what}: "
-                "put it back as it was, or choose another output directory"
-            )
-        return replace(file, gone=True) if now is None else replace(file, size=now.size)
+            self.changed.append(f"{file.source}, which {_change(file, now)}")
+        if now is None:
+            return replace(file, gone=True)
+        return replace(file, size=now.size, modified=now.modified)
+
+    def _has_time_of(self, file: ShardFile, now: InputFile) -> bool:
+        known = file.modified is not None and now.modified is not None
+        return self.work.config.ignore_mtime or not known or file.modified == now.modified
 
     def new_shards(self, before: Sequence[Shard]) -> list[Shard]:
         known = {file.source for shard in before for file in shard.files if not file.gone}
@@ -171,6 +199,17 @@ class _Planner:
                     found[chunk.part_name] = footer
         return found
 
+    def retried(self, reused: Mapping[str, Footer]) -> set[str]:
+        """The parts whose failed rows are to be run again."""
+        if not self.work.config.retry_errors:
+            return set()
+        found = {name for name, footer in reused.items() if footer.rows_failed}
+        if not found.isdisjoint(self.compacted):
+            raise OutputError(
+                f"{self.output} was compacted: the failed rows in its large files cannot be run again there"
+            )
+        return found
+
     def task(self, chunk: Chunk, scans: Mapping[str, TableScan]) -> ChunkTask:
         paths = tuple(self.files[file.source].path for file in chunk.files)
         if not chunk.is_table:
@@ -189,6 +228,14 @@ class _Planner:
             content=content,
             columns=tuple(dict.fromkeys((*content, *extra))),
         )
+
+
+def _change(before: ShardFile, now: InputFile | None) -> str:
+    if now is None:
+        return "is gone"
+    if now.size != before.size:
+        return f"was {before.size} bytes and is {now.size}"
+    return "was modified since, its size unchanged (ignore_mtime takes it for unchanged)"
 
 
 def _with_rows(shard: Shard, scans: Mapping[str, TableScan]) -> Shard:

@@ -16,10 +16,12 @@ from headrace.pipelines.config import (
     InputError,
     OutputError,
     Progress,
+    RunConfig,
     RunError,
     RunSummary,
     TranscribeConfig,
 )
+from headrace.pipelines.dataset_tables import list_dataset
 from headrace.pipelines.files import normalise
 from headrace.pipelines.fingerprint import parameters, run_fingerprint
 from headrace.pipelines.generate import GenerateWork
@@ -134,7 +136,7 @@ def prepare_run(work: Work) -> PreparedRun:
     check_options(work)
     if work.config.overwrite:
         before = None
-    listing = list_inputs(work.config.inputs, leave_out=output, root=before.root if before else None)
+    listing = _list(work.config, output, before)
     refuse_unwritable_output(output)
     model = find_model(work)
     refuse_other_run(before, output, work, model)
@@ -179,6 +181,12 @@ def _run_plan(run: PreparedRun, beam_args: Sequence[str], on_progress: OnProgres
         raise _with_remedy(error, output, plan) from error
     finally:
         heartbeat.write("ended")
+
+
+def _list(config: RunConfig, output: str, before: RunRecord | None) -> Listing:
+    if config.dataset is not None:
+        return Listing(root="", files=(list_dataset(config),))
+    return list_inputs(config.inputs, leave_out=output, root=before.root if before else None)
 
 
 def check_options(work: Work) -> None:

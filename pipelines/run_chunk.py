@@ -5,7 +5,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,7 +17,8 @@ from headrace.audio import HeadraceError
 from headrace.engines import EngineError
 from headrace.pipelines.beam_metrics import increase, observe
 from headrace.pipelines.budget import HaltedError, check_budget, check_halt
-from headrace.pipelines.commit import Footer, is_part_of, read_footer, write_part
+from headrace.pipelines.commit import Footer, is_part_of, read_footer, read_part, write_part
+from headrace.pipelines.dataset_tables import is_dataset
 from headrace.pipelines.files import is_local
 from headrace.pipelines.in_flight import IN_FLIGHT
 from headrace.pipelines.journal import attempt, forget, past_attempts
@@ -89,7 +90,7 @@ class RunChunk(beam.DoFn):
         """Commits a chunk; why it cannot be, where the others go on."""
         name = task.chunk.part_name
         try:
-            if is_part_of(read_footer(self._output, name), task.chunk):
+            if not task.retry and is_part_of(read_footer(self._output, name), task.chunk):
                 return None
             check_budget(self._work.config, self._launch.deadline, self._output)
             refuse_full_disk(self._output)
@@ -131,7 +132,7 @@ class RunChunk(beam.DoFn):
             lane = Lane(self._work, resident.engine, progress, journal, watched)
             try:
                 with STALLS.watching(watched):
-                    results = run_rows(lane, task, verdict, is_strict=self._launch.is_strict)
+                    results = run_rows(lane, task, verdict, self._results_to_keep(task))
             finally:
                 resident.has_served = resident.has_served or watched.rows_out > 0
             footer = self._footer(task, results, resident, time.monotonic() - started_s)
@@ -139,6 +140,16 @@ class RunChunk(beam.DoFn):
             persist(lambda: write_part(self._output, rows, self._work.schema, footer), self._output)
         forget(self._output, [name])
         self._count(footer, results, resident)
+
+    def _results_to_keep(self, task: ChunkTask) -> dict[int, ResultRow]:
+        """Rows without an error of the part that is there, by their places, where the others are retried."""
+        rows = read_part(self._output, task.chunk.part_name) if task.retry else []
+        unit = "completion_tokens" if self._work.unit == "tokens" else "duration_s"
+        return {
+            place: ResultRow(values, None, float(values[unit] or 0.0))
+            for place, values in enumerate(rows)
+            if values["error"] is None
+        }
 
     def _footer(self, task: ChunkTask, results: list[ResultRow], resident: Resident, wall_s: float) -> Footer:
         chunk, work = task.chunk, self._work
@@ -185,8 +196,10 @@ class RunChunk(beam.DoFn):
                     observe(name, each.values[name])
 
 
-def run_rows(lane: Lane, task: ChunkTask, verdict: Verdict, *, is_strict: bool) -> list[ResultRow]:
+def run_rows(lane: Lane, task: ChunkTask, verdict: Verdict, kept: Mapping[int, ResultRow]) -> list[ResultRow]:
     """Results of a chunk's rows, in their order, with a bounded number of them in the engine at a time.
+
+    Rows whose places are in `kept` have their results already.
 
     Rows that are suspected of having ended an earlier attempt come last, with the engine to themselves.
 
@@ -200,14 +213,16 @@ def run_rows(lane: Lane, task: ChunkTask, verdict: Verdict, *, is_strict: bool) 
     suspects: dict[int, WorkRow] = {}
     try:
         for place, row in enumerate(work_rows(lane.work, task)):
-            if place in verdict.condemned:
+            if place in kept:
+                window.keep(place, kept[place])
+            elif place in verdict.condemned:
                 window.submit(place, replace(row, error=row.error or verdict.condemned[place]))
             elif place in verdict.suspects:
                 suspects[place] = row
             else:
                 window.submit(place, row)
         window.finish()
-        for group in trials({place: verdict.suspects[place] for place in suspects}, strict=is_strict):
+        for group in trials({place: verdict.suspects[place] for place in suspects}, strict=verdict.is_strict):
             window.try_alone([PlacedRow(place, suspects[place]) for place in group])
     except BaseException:
         window.abandon()
@@ -234,7 +249,7 @@ def work_rows(work: Work, task: ChunkTask) -> Iterator[WorkRow]:
     for row in rows:
         yield work.prepare(row, path, source, task.content)
     size = chunk.files[0].size
-    if size is not None and is_local(path) and os.path.getsize(path) != size:
+    if size is not None and is_local(path) and not is_dataset(path) and os.path.getsize(path) != size:
         raise _changed(source)
 
 

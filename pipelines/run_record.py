@@ -186,12 +186,20 @@ def _from_json(content: Mapping[str, Any]) -> RunRecord:
 
 
 def _shard_to_json(shard: Shard) -> dict[str, Any]:
-    files = [[each.source, each.size, *(["gone"] if each.gone else [])] for each in shard.files]
+    files = [
+        [each.source, each.size, each.modified, *(["gone"] if each.gone else [])] for each in shard.files
+    ]
     return {"index": shard.index, "table": shard.is_table, "rows": shard.table_rows, "files": files}
 
 
 def _shard_from_json(content: Mapping[str, Any]) -> Shard:
     files = tuple(
-        ShardFile(source=each[0], size=each[1], gone=each[2:] == ["gone"]) for each in content["files"]
+        ShardFile(
+            source=each[0],
+            size=each[1],
+            modified=next((value for value in each[2:] if isinstance(value, int | float)), None),
+            gone="gone" in each[2:],
+        )
+        for each in content["files"]
     )
     return Shard(index=content["index"], is_table=content["table"], files=files, table_rows=content["rows"])

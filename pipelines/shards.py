@@ -1,5 +1,6 @@
 """Shards and chunks: how an input is cut, in a way that stays as it is when the input grows."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ class ShardFile:
     """Path relative to the common root of the input."""
     size: int | None
     """Size in bytes when it was listed."""
+    modified: float | None = None
+    """When it was last modified, in seconds since 1970, where that is known."""
     gone: bool = False
     """Whether it went before any part of it was committed; it keeps its place, so that no chunk moves."""
 
@@ -80,16 +83,25 @@ def group_files(
     groups: list[tuple[bool, Sequence[InputFile]]] = [(True, [f]) for f in files if f.source in tables]
     groups += [(False, audio[at : at + files_per_shard]) for at in range(0, len(audio), files_per_shard)]
     for index, (is_table, group) in enumerate(groups, start=first_index):
-        listed = tuple(ShardFile(source=file.source, size=file.size) for file in group)
+        listed = tuple(
+            ShardFile(source=file.source, size=file.size, modified=file.modified) for file in group
+        )
         shards.append(Shard(index=index, is_table=is_table, files=listed))
     return shards
 
 
-def cut_chunks(shards: Iterable[Shard], *, rows_per_part: int, run_fingerprint: str) -> Iterator[Chunk]:
-    """Chunks of at most `rows_per_part` rows; one that is left without a row is passed over."""
+def cut_chunks(
+    shards: Iterable[Shard], *, rows_per_part: int, run_fingerprint: str, limit: int | None = None
+) -> Iterator[Chunk]:
+    """Chunks of at most `rows_per_part` rows; one that is left without a row is passed over.
+
+    `limit` is the number of places after which no more are taken.
+    """
+    left = sys.maxsize if limit is None else limit
     for shard in shards:
-        for index, start in enumerate(range(0, shard.rows, rows_per_part)):
-            stop = min(start + rows_per_part, shard.rows)
+        places_left, left = left, max(left - shard.rows, 0)
+        for index, start in enumerate(range(0, min(shard.rows, places_left), rows_per_part)):
+            stop = min(start + rows_per_part, shard.rows, places_left)
             places = shard.files if shard.is_table else shard.files[start:stop]
             files = tuple(file for file in places if not file.gone)
             if files:

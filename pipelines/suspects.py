@@ -23,6 +23,8 @@ class Verdict:
     """Rows that may have ended a process, each with the number of ends that it was there at."""
     condemned: Mapping[int, RowError] = field(default_factory=dict)
     """Rows that did, alone in the engine; they are not submitted again."""
+    is_strict: bool = False
+    """Whether the suspects are to be tried one by one, however many they are."""
 
 
 def judge(attempts: Sequence[Attempt], *, strict: bool) -> Verdict:
@@ -56,6 +58,7 @@ def judge(attempts: Sequence[Attempt], *, strict: bool) -> Verdict:
     return Verdict(
         suspects={place: count for place, count in suspects.items() if place not in condemned},
         condemned=condemned,
+        is_strict=strict,
     )
 
 

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from headrace.pipelines.arrow_tables import read_arrow, scan_arrow
 from headrace.pipelines.config import InputError
+from headrace.pipelines.dataset_tables import is_dataset, read_dataset, scan_dataset
 from headrace.pipelines.line_tables import (
     read_csv,
     read_jsonl,
@@ -15,14 +17,17 @@ from headrace.pipelines.line_tables import (
 )
 from headrace.pipelines.parquet_tables import read_parquet, scan_parquet
 from headrace.pipelines.scans import TableRow, TableScan
+from headrace.pipelines.tar_tables import read_tar, scan_tar
 
-TABLE_FORMATS = ("parquet", "jsonl", "csv", "txt")
+TABLE_FORMATS = ("parquet", "jsonl", "jsonl.gz", "json", "csv", "arrow", "tar", "txt")
 
 
 def table_format(path: str) -> str | None:
     """The format of a table by the end of its name, None for a file that is not a table."""
-    ending = path.rpartition(".")[2].lower()
-    return ending if ending in TABLE_FORMATS else None
+    if is_dataset(path):
+        return "dataset"
+    name = path.lower()
+    return next((ending for ending in TABLE_FORMATS if name.endswith(f".{ending}")), None)
 
 
 def scan_table(path: str, *, stride: int, typed: Sequence[str]) -> TableScan:
@@ -37,6 +42,12 @@ def scan_table(path: str, *, stride: int, typed: Sequence[str]) -> TableScan:
         match table_format(path):
             case "parquet":
                 return scan_parquet(path, typed=typed)
+            case "dataset":
+                return scan_dataset(path, typed=typed)
+            case "arrow":
+                return scan_arrow(path, typed=typed)
+            case "tar":
+                return scan_tar(path, stride=stride, typed=typed)
             case "csv":
                 return scan_csv(path, stride=stride, typed=typed)
             case "txt":
@@ -55,6 +66,12 @@ def read_rows(path: str, start: int, stop: int, *, offset: int, columns: Sequenc
     match table_format(path):
         case "parquet":
             return read_parquet(path, start, stop, columns)
+        case "dataset":
+            return read_dataset(path, start, stop, columns)
+        case "arrow":
+            return read_arrow(path, start, stop, columns)
+        case "tar":
+            return read_tar(path, start, stop, offset, columns)
         case "csv":
             return read_csv(path, start, stop, offset)
         case "txt":

@@ -22,6 +22,7 @@ from headrace.pipelines.config import InputError, TranscribeConfig, Unit
 from headrace.pipelines.files import is_http, is_local, join, parent, read_bytes
 from headrace.pipelines.scans import TableRow
 from headrace.pipelines.schemas import transcribe_schema
+from headrace.pipelines.segments import cut_segment
 from headrace.pipelines.tables import table_format
 from headrace.pipelines.transcripts import subtitle_style, write_transcript
 from headrace.pipelines.work import (
@@ -34,6 +35,8 @@ from headrace.pipelines.work import (
     without_half_characters,
 )
 
+OFFSET = "offset"
+SEGMENT_COLUMNS = (OFFSET, "duration")
 AUDIO_COLUMNS = ("audio", "path", "file", "audio_filepath", "url")
 
 
@@ -75,7 +78,8 @@ class TranscribeWork:
             raise InputError(f"{source} has no column of audio: name one of {there} as the audio column")
         wanted = (*wanted, *dict.fromkeys(self._option_columns.values()))
         require_columns(wanted, source, columns)
-        return wanted
+        # Manifests in NeMo's form name stretches of recordings.
+        return (*wanted, *(name for name in SEGMENT_COLUMNS if OFFSET in columns and name in columns))
 
     @property
     def _option_columns(self) -> dict[str, str]:
@@ -112,7 +116,7 @@ class TranscribeWork:
         except ValueError as error:
             return replace(work_row, error=RowError("options", str(error)))
         work_row = replace(work_row, options=options)
-        return _with_audio(work_row, lambda: _audio(row.values.get(content[0]), content[0], parent(path)))
+        return _with_audio(work_row, lambda: _stretch(row.values, content, parent(path)))
 
     def prepare_file(self, path: str, source: str) -> WorkRow:
         key = row_key(self.config, source, 0, {})
@@ -188,13 +192,31 @@ def row_options(values: Mapping[str, Any], columns: Mapping[str, str]) -> Transc
     return TranscribeOptions(**{option: value for option, value in given.items() if value})
 
 
-def _with_audio(row: WorkRow, find: Callable[[], str | bytes]) -> WorkRow:
+def _with_audio(row: WorkRow, find: Callable[[], str | bytes | dict[str, Any]]) -> WorkRow:
     """The row with what the engine is given, or with the reason why there is nothing."""
     try:
         audio = find()
     except AudioError as error:
         return replace(row, error=RowError.of(error))
-    return replace(row, payload=audio, payload_bytes=len(audio) if isinstance(audio, bytes) else 0)
+    size = len(audio) if isinstance(audio, bytes) else 0
+    if isinstance(audio, dict):
+        size = audio["array"].nbytes
+    return replace(row, payload=audio, payload_bytes=size)
+
+
+def _stretch(
+    values: Mapping[str, Any], content: Sequence[str], directory: str
+) -> str | bytes | dict[str, Any]:
+    """What the engine takes for a row: the recording, or what `offset` and `duration` name of it."""
+    audio = _audio(values.get(content[0]), content[0], directory)
+    if OFFSET not in content or values.get(OFFSET) is None:
+        return audio
+    duration = values.get("duration") if "duration" in content else None
+    for name, value in ((OFFSET, values[OFFSET]), ("duration", duration)):
+        if not isinstance(value, int | float | None) or isinstance(value, bool):
+            kind = type(value).__name__
+            raise AudioError(f"column {name!r} is a {kind}: seconds are wanted", kind="segment")
+    return cut_segment(audio, float(values[OFFSET]), None if duration is None else float(duration))
 
 
 def _audio(value: Any, column: str, directory: str) -> str | bytes:

@@ -72,8 +72,9 @@ class Window:
 
     def submit(self, place: int, row: WorkRow) -> None:
         """Hands a row to the engine, after waiting for room."""
+        self._lane.progress.check()
         if row.error is not None:
-            self._keep(place, self._lane.work.fail(row))
+            self.keep(place, self._lane.work.fail(row))
             return
         while self._num_rows and not self._has_room(row):
             self._collect()
@@ -87,7 +88,7 @@ class Window:
             raise
         except Exception as error:  # noqa: BLE001 - one row must not stop the rest
             self._came_out(place)
-            self._keep(place, self._lane.work.fail(_with_unexpected(row, error)))
+            self.keep(place, self._lane.work.fail(_with_unexpected(row, error)))
             return
         self._num_rows += 1
         self._num_bytes += row.payload_bytes
@@ -150,11 +151,12 @@ class Window:
         if isinstance(error, EngineError):
             raise error
         if error is not None:
-            self._keep(place, self._lane.work.fail(_with_unexpected(row, error)))
+            self.keep(place, self._lane.work.fail(_with_unexpected(row, error)))
         else:
-            self._keep(place, self._lane.work.finish(row, future.result()))
+            self.keep(place, self._lane.work.finish(row, future.result()))
 
-    def _keep(self, place: int, result: ResultRow) -> None:
+    def keep(self, place: int, result: ResultRow) -> None:
+        """Takes the result of a row that needs no engine, or has left it."""
         self.results[place] = result
         self._lane.progress.add(Tally(1, int(result.error is not None), result.units))
 

@@ -1,6 +1,7 @@
 """A plan cuts the input, keeps what is committed, and refuses what does not fit it."""
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -165,6 +166,35 @@ def test_a_committed_recording_that_changed_or_went_is_refused_by_name(run: Fixt
         (run.data / "b.wav").unlink()
     with pytest.raises(OutputError, match=r"b\.wav"):
         run.plan(audio=True)
+
+
+def test_a_committed_file_of_the_same_size_but_another_time_is_refused_unless_times_are_ignored(run: Fixture):
+    run.write_prompts("a.jsonl", 7)
+    run.commit(run.plan().chunks[0])
+    os.utime(run.data / "a.jsonl", (1, 1))
+    with pytest.raises(OutputError, match=r"a\.jsonl, which was modified since"):
+        run.plan()
+    assert ranges(run.plan(ignore_mtime=True)) == [(0, 3, 6), (0, 6, 7)]
+    assert ranges(run.plan()) == [(0, 3, 6), (0, 6, 7)]
+
+
+def test_all_changed_files_are_counted_and_the_first_are_named(run: Fixture):
+    names = [f"{letter}.jsonl" for letter in "abcde"]
+    for name in names:
+        run.write_prompts(name, 1)
+    for chunk in run.plan().chunks:
+        run.commit(chunk)
+    for name in names:
+        (run.data / name).unlink()
+    run.write_prompts("z.jsonl", 1)
+    with pytest.raises(OutputError, match=r"a\.jsonl, which is gone; of b\.jsonl.*\(and 2 more\)"):
+        run.plan()
+
+
+def test_a_limit_takes_the_first_rows_of_the_input(run: Fixture):
+    run.write_prompts("a.jsonl", 4)
+    run.write_prompts("b.jsonl", 4)
+    assert ranges(run.plan(limit=5)) == [(0, 0, 3), (0, 3, 4), (1, 0, 1)]
 
 
 def test_files_without_results_may_change_and_go(run: Fixture):

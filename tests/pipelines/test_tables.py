@@ -182,5 +182,6 @@ def test_lists_of_a_fixed_size_are_kept_as_lists_since_a_null_among_them_cannot_
 
 
 def test_a_table_is_known_by_its_ending():
-    endings = ("a.PARQUET", "s3://b/a.jsonl", "a.csv", "a.txt", "a.wav", "parquet")
-    assert [table_format(each) for each in endings] == ["parquet", "jsonl", "csv", "txt", None, "parquet"]
+    endings = ("a.PARQUET", "s3://b/a.jsonl", "a.csv", "a.txt", "a.wav", "a.jsonl.gz", "a.gz")
+    wanted = ["parquet", "jsonl", "csv", "txt", None, "jsonl.gz", None]
+    assert [table_format(each) for each in endings] == wanted
