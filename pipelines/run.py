@@ -28,7 +28,7 @@ from headrace.pipelines.generate import GenerateWork
 from headrace.pipelines.heartbeat import Heartbeat
 from headrace.pipelines.in_flight import IN_FLIGHT
 from headrace.pipelines.journal import forget
-from headrace.pipelines.listing import list_inputs
+from headrace.pipelines.listing import Listing, list_inputs
 from headrace.pipelines.metrics import add_up, run_metrics, write_metrics
 from headrace.pipelines.output_directory import (
     claim_output,

@@ -139,7 +139,7 @@ def test_a_wrong_column_stops_a_run_with_an_error_rate_early(tiny_llm: str, tmp_
     )
     with pytest.raises(RunError, match=r"rows failed, more than max_error_rate 0\.1 allows"):
         run_generate(config)
-    assert sum(row["error"] is not None for row in rows_of(tmp_path / "out")) == 0
+    assert not list((tmp_path / "out").glob("part-*"))
 
 
 def test_hours_that_are_over_end_the_run_which_goes_on_later(tiny_llm: str, tmp_path: Path):

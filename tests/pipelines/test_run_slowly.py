@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,6 +20,9 @@ pytestmark = pytest.mark.slow
 MakePrompts = Callable[[int], Path]
 
 SMALL: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 128, "dtype": "float32", "deterministic": True}
+
+# Each takes a launch, which loads a model: more are asked for where there is time.
+KILLS = int(os.environ.get("HEADRACE_TEST_KILLS", "8"))
 
 LAUNCH = """
 import json, sys
@@ -97,6 +101,33 @@ def test_kill_9_loses_and_doubles_nothing(tiny_llm: str, make_prompts: MakePromp
     assert (output / "__run" / "_SUCCESS").exists()
     assert list((output / "__run" / "tmp").iterdir()) == []
 
+    unbroken = tmp_path / "unbroken"
+    run_generate(GenerateConfig.of(**{**options, "output": str(unbroken)}))
+    assert keys_and_texts(unbroken) == found
+
+
+def test_many_kills_lose_and_double_nothing_and_change_no_text(
+    tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path
+):
+    """Each launch is killed a moment after it has committed something: as it reads, computes or writes."""
+    moments = random.Random(0)
+    output = tmp_path / "out"
+    num_rows = 8 * KILLS + 40
+    options = make_options(
+        tiny_llm, make_prompts(num_rows), output, max_tokens=16, rows_per_part=4, ignore_eos=True
+    )
+    for _ in range(KILLS):
+        before = len(parts_and_times(output))
+        process = launch(LAUNCH, options)
+        while process.poll() is None and len(parts_and_times(output)) == before:
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0, 0.05))
+        process.kill()
+        process.communicate()
+    rows, *_ = result_of(launch(LAUNCH, options))
+    assert rows == num_rows
+    found = keys_and_texts(output)
+    assert [row for _, row, _ in found] == list(range(num_rows))
     unbroken = tmp_path / "unbroken"
     run_generate(GenerateConfig.of(**{**options, "output": str(unbroken)}))
     assert keys_and_texts(unbroken) == found
