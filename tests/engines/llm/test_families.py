@@ -60,7 +60,8 @@ def all_logits(variant: str, context: int, backend: str, prompts: list[list[int]
     ]
     sizes = PackedPrefill(4, 320, max_blocks(320, 4), width)
     lengths = [len(prompt) for prompt in prompts]
-    packed = pack_prefill(PrefillBatch(sequences, lengths), [()] * len(prompts), sizes, 0)
+    batch = PrefillBatch(sequences, lengths, [True] * len(prompts))
+    packed = pack_prefill(batch, [()] * len(prompts), sizes, 0)
 
     @jax.jit
     def run(cache, packed):
