@@ -18,6 +18,9 @@ PACK_FRAMES = "headrace_pack_frames"
 CROSS_ATTENTION = "headrace_cross_attention"
 SELF_ATTENTION = "headrace_self_attention"
 
+BFLOAT16_LEVEL = 3
+"""Instruction set with bfloat16 products: below it XLA's own products are the faster ones."""
+
 _SYMBOLS = {
     PAGED_ATTENTION: "HeadracePagedAttention",
     LINEAR: "HeadraceLinear",
@@ -29,23 +32,25 @@ _SYMBOLS = {
 
 
 def is_available(kernel: str = PAGED_ATTENTION) -> bool:
-    """Whether a kernel is built and the default device is a CPU; makes the built ones known to XLA."""
+    """Whether a kernel is built, and fast on the default device; makes those that are known to XLA."""
     return jax.default_backend() == "cpu" and kernel in _registered()
 
 
 @functools.cache
 def _registered() -> frozenset[str]:
-    """Names of the kernels in the extension, which XLA knows from then on."""
+    """Names of the kernels in the extension that this machine is to run; XLA knows them from then on."""
     library = _find_library()
     if library is None:
         logger.info("attention runs in plain XLA: the native kernels were not built")
         return frozenset()
     loaded = ctypes.CDLL(str(library))
     built = {name: symbol for name, symbol in _SYMBOLS.items() if hasattr(loaded, symbol)}
-    for name, symbol in built.items():
-        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(loaded, symbol)), platform="cpu")
     if len(built) < len(_SYMBOLS):
         logger.warning("the native kernels are older than this version: install it again to build them anew")
+    if not hasattr(loaded, "HeadraceLevel") or loaded.HeadraceLevel() < BFLOAT16_LEVEL:
+        built = {name: symbol for name, symbol in built.items() if name == PAGED_ATTENTION}
+    for name, symbol in built.items():
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(loaded, symbol)), platform="cpu")
     logger.info("native kernels: %s", ", ".join(sorted(built)))
     return frozenset(built)
 

@@ -110,6 +110,9 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
 
 }  // namespace
 
+// The instruction set that the kernels choose on this machine.
+extern "C" __attribute__((visibility("default"))) int HeadraceLevel() { return ChooseLevel(kTiles); }
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadraceLinear, Linear,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
