@@ -9,7 +9,7 @@ from headrace.engines import Serializable
 from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
 from headrace.engines.llm import CacheConfig, SchedulerConfig
-from headrace.engines.llm.engine_config import AttentionBackend
+from headrace.engines.llm.engine_config import AttentionBackend, Quantization
 from headrace.pipelines.decoding import DecodingConfig
 
 DtypeName = Literal["auto", "bfloat16", "float32"]
@@ -149,6 +149,8 @@ class GenerateConfig(RunConfig):
     """Column of whole numbers: of the rows in the engine's hands those of a lower number go first."""
     overlong: Overlong = "error"
     """What to do with a prompt that does not fit: fail the row, or cut its beginning or its end."""
+    quantization: Quantization | None = None
+    """int8: the weights of products, made at load time with a scale for each output (default: none)."""
     attention_backend: AttentionBackend = "auto"
     """auto (the fastest that can run), native (C++ kernel, CPUs) or xla (runs everywhere)."""
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)

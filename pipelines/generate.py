@@ -200,6 +200,7 @@ def engine_config(config: GenerateConfig) -> EngineConfig:
         cache=config.cache,
         compilation=config.compilation,
         dtype=config.dtype,
+        quantization=config.quantization,
         attention_backend=config.attention_backend,
         deterministic=config.deterministic,
         overlong=config.overlong,

@@ -12,6 +12,7 @@ from headrace.engines.serialization import Serializable
 Overlong = Literal["error", "truncate-left", "truncate-right"]
 Policy = Literal["fcfs", "priority"]
 AttentionBackend = Literal["auto", "native", "xla"]
+Quantization = Literal["int8"]
 MIN_ROWS = 2
 """Fewest rows of a product: one row alone takes another path through the machine, with other last bits."""
 
@@ -113,6 +114,8 @@ class EngineConfig(Serializable):
     """How programs are compiled, and where they are kept."""
     dtype: str = "bfloat16"
     """auto, bfloat16 or float32: weights, activations and KV pages; products accumulate in float32."""
+    quantization: Quantization | None = None
+    """int8: the weights of products, made at load time with a scale for each output (default: none)."""
     attention_backend: AttentionBackend = "auto"
     """auto (the fastest that can run), native (C++ kernel, CPUs) or xla (runs everywhere)."""
     deterministic: bool = False
@@ -131,6 +134,8 @@ class EngineConfig(Serializable):
     def __post_init__(self) -> None:
         if min(self.token_ids, default=0) < 0:
             raise ConfigError(f"token id {min(self.token_ids)} is negative: token ids begin at 0")
+        if self.quantization is not None:
+            _require_choice("quantization", self.quantization, ("int8",))
         _require_choice("attention_backend", self.attention_backend, ("auto", "native", "xla"))
         _require_choice("overlong", self.overlong, ("error", "truncate-left", "truncate-right"))
 

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from headrace.engines.llm.config import ExpertsConfig, ModelConfig
-from headrace.engines.llm.layers import ACTIVATIONS, Linear
+from headrace.engines.llm.layers import ACTIVATIONS, Linear, Precision
 
 MIN_BLOCK, MAX_BLOCK = 16, 128
 """Bounds of the tokens that pass through one expert at a time."""
@@ -20,27 +20,31 @@ class ExpertLinear(nnx.Module):
     bfloat16 is kept as its bits in uint16: on a CPU, XLA would turn all kernels into float32 to take one out.
     """
 
-    def __init__(self, num_experts: int, in_size: int, out_size: int, dtype: jnp.dtype) -> None:
-        storage = jnp.uint16 if dtype == jnp.bfloat16 else dtype
-        self.kernel = nnx.Param(jnp.zeros((num_experts, in_size, out_size), storage))
+    def __init__(self, num_experts: int, in_size: int, out_size: int, precision: Precision) -> None:
+        self.dtype, is_int8 = precision
+        storage = jnp.uint16 if self.dtype == jnp.bfloat16 else self.dtype
+        self.kernel = nnx.Param(jnp.zeros((num_experts, in_size, out_size), jnp.int8 if is_int8 else storage))
+        self.kernel_scale = nnx.Param(jnp.ones((num_experts, out_size), jnp.float32)) if is_int8 else None
 
     def __call__(self, inputs: Float[Array, "T I"], expert: Int[Array, ""]) -> Float[Array, "T O"]:
         kernel = jax.lax.dynamic_index_in_dim(self.kernel[...], expert, keepdims=False)
         if kernel.dtype == jnp.uint16:
             kernel = jax.lax.bitcast_convert_type(kernel, jnp.bfloat16)
-        return jnp.dot(inputs.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
+        kernel = kernel.astype(self.dtype)
+        outputs = jnp.dot(inputs.astype(self.dtype), kernel, preferred_element_type=jnp.float32)
+        return outputs if self.kernel_scale is None else outputs * self.kernel_scale[...][expert][None, :]
 
 
 class Experts(nnx.Module):
     """A gated MLP for each expert, and the router, which stays in float32."""
 
-    def __init__(self, config: ModelConfig, experts: ExpertsConfig, dtype: jnp.dtype) -> None:
+    def __init__(self, config: ModelConfig, experts: ExpertsConfig, precision: Precision) -> None:
         hidden, inner = config.hidden_size, experts.intermediate_size
         self.experts = experts
         self.activation = config.activation
-        self.router = Linear(hidden, experts.num_experts, jnp.dtype(jnp.float32), use_bias=False)
-        self.gate_up = ExpertLinear(experts.num_experts, hidden, 2 * inner, dtype)
-        self.down = ExpertLinear(experts.num_experts, inner, hidden, dtype)
+        self.router = Linear(hidden, experts.num_experts, Precision(jnp.dtype(jnp.float32)), use_bias=False)
+        self.gate_up = ExpertLinear(experts.num_experts, hidden, 2 * inner, precision)
+        self.down = ExpertLinear(experts.num_experts, inner, hidden, precision)
 
     def __call__(self, inputs: Float[Array, "T E"]) -> Float[Array, "T E"]:
         """The outputs of each token's experts, summed by the router's weights.

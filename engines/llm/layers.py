@@ -1,6 +1,7 @@
 """The parts of a decoder layer: products, norms, the MLP."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +11,27 @@ from jaxtyping import Array, Float
 from headrace.engines.llm.config import Activation, ModelConfig
 
 
+class Precision(NamedTuple):
+    """How the numbers of a model are kept."""
+
+    dtype: jnp.dtype  # weights, and what enters a product
+    is_int8: bool = False  # kernels are int8 with a float32 scale for each output; they enter as dtype
+
+
 class Linear(nnx.Module):
     """A product with float32 accumulation and a float32 result, and an optional bias."""
 
-    def __init__(self, in_size: int, out_size: int, dtype: jnp.dtype, *, use_bias: bool) -> None:
-        self.kernel = nnx.Param(jnp.zeros((in_size, out_size), dtype))
+    def __init__(self, in_size: int, out_size: int, precision: Precision, *, use_bias: bool) -> None:
+        self.dtype, is_int8 = precision
+        self.kernel = nnx.Param(jnp.zeros((in_size, out_size), jnp.int8 if is_int8 else self.dtype))
+        self.kernel_scale = nnx.Param(jnp.ones((out_size,), jnp.float32)) if is_int8 else None
         self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if use_bias else None
 
     def __call__(self, inputs: Float[Array, "T I"]) -> Float[Array, "T O"]:
-        kernel = self.kernel[...]
-        outputs = jnp.dot(inputs.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
+        kernel = self.kernel[...].astype(self.dtype)
+        outputs = jnp.dot(inputs.astype(self.dtype), kernel, preferred_element_type=jnp.float32)
+        if self.kernel_scale is not None:
+            outputs = outputs * self.kernel_scale[...][None, :]
         return outputs if self.bias is None else outputs + self.bias[...][None, :]
 
 
@@ -68,14 +80,14 @@ ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
 class MLP(nnx.Module):
     """Two products with an activation between them; gated where the config says so."""
 
-    def __init__(self, config: ModelConfig, dtype: jnp.dtype) -> None:
+    def __init__(self, config: ModelConfig, precision: Precision) -> None:
         hidden, inner = config.hidden_size, config.intermediate_size
         self.config = config
         if config.is_gated:
-            self.gate_up = Linear(hidden, 2 * inner, dtype, use_bias=config.mlp_bias)
+            self.gate_up = Linear(hidden, 2 * inner, precision, use_bias=config.mlp_bias)
         else:
-            self.up = Linear(hidden, inner, dtype, use_bias=config.mlp_bias)
-        self.down = Linear(inner, hidden, dtype, use_bias=config.mlp_bias)
+            self.up = Linear(hidden, inner, precision, use_bias=config.mlp_bias)
+        self.down = Linear(inner, hidden, precision, use_bias=config.mlp_bias)
 
     def __call__(self, inputs: Float[Array, "T E"]) -> Float[Array, "T E"]:
         activate = ACTIVATIONS[self.config.activation]

@@ -78,7 +78,7 @@ class LLM:
             vocab_size=self.model_config.vocab_size,
             max_prompt_len=self.max_prompt_len,
         )
-        decoder = load_decoder(checkpoint, self.model_config, dtype)
+        decoder = load_decoder(checkpoint, self.model_config, dtype, self.config.quantization)
         num_pages = choose_num_pages(self.model_config, self.config, self.max_model_len, dtype)
         self._engines = [
             LLMEngine(
@@ -302,7 +302,8 @@ class LLM:
             checkpoint = open_checkpoint(weights) if isinstance(weights, str) else weights
             if read_model_config(checkpoint.config) != self.model_config:
                 raise ModelError(f"{checkpoint.model.spec} is not a model of the same shape as this one")
-        decoder = load_decoder(checkpoint, self.model_config, resolve_dtype(self.config.dtype))
+        dtype = resolve_dtype(self.config.dtype)
+        decoder = load_decoder(checkpoint, self.model_config, dtype, self.config.quantization)
         pairs = list(zip(self._drivers, self._engines, strict=True))
         for driver, engine in pairs:
             driver.call(engine.check_idle)

@@ -11,7 +11,7 @@ from headrace.engines.llm.attention import AttentionRule
 from headrace.engines.llm.config import LayerConfig, ModelConfig
 from headrace.engines.llm.experts import Experts
 from headrace.engines.llm.kv_cache import KVCache, LayerCache
-from headrace.engines.llm.layers import MLP, Linear, RMSNorm, cap_softly, make_norm
+from headrace.engines.llm.layers import MLP, Linear, Precision, RMSNorm, cap_softly, make_norm
 from headrace.engines.llm.rope import rope_rotation, rotate
 
 
@@ -32,7 +32,7 @@ class Attend(Protocol):
 class Attention(nnx.Module):
     """Projections around the attention over the pages."""
 
-    def __init__(self, config: ModelConfig, layer: LayerConfig, dtype: jnp.dtype) -> None:
+    def __init__(self, config: ModelConfig, layer: LayerConfig, precision: Precision) -> None:
         self.config = config
         self.rule = AttentionRule(
             scale=config.attention_scale or config.head_dim**-0.5,
@@ -41,11 +41,11 @@ class Attention(nnx.Module):
         )
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         hidden = config.hidden_size
-        self.qkv = Linear(hidden, query_size + 2 * kv_size, dtype, use_bias=config.qkv_bias)
+        self.qkv = Linear(hidden, query_size + 2 * kv_size, precision, use_bias=config.qkv_bias)
         self.query_norm = RMSNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else None
         self.key_norm = RMSNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else None
-        self.output = Linear(query_size, hidden, dtype, use_bias=config.output_bias)
-        self.dtype = dtype
+        self.output = Linear(query_size, hidden, precision, use_bias=config.output_bias)
+        self.dtype = precision.dtype
 
     def __call__(
         self,
@@ -71,11 +71,13 @@ class Attention(nnx.Module):
 class DecoderLayer(nnx.Module):
     """Attention and MLP, each behind a norm and added to the float32 residual stream."""
 
-    def __init__(self, config: ModelConfig, layer: LayerConfig, dtype: jnp.dtype) -> None:
+    def __init__(self, config: ModelConfig, layer: LayerConfig, precision: Precision) -> None:
         self.attention_norm = make_norm(config)
-        self.attention = Attention(config, layer, dtype)
+        self.attention = Attention(config, layer, precision)
         self.mlp_norm = make_norm(config)
-        self.mlp = MLP(config, dtype) if layer.experts is None else Experts(config, layer.experts, dtype)
+        self.mlp = (
+            MLP(config, precision) if layer.experts is None else Experts(config, layer.experts, precision)
+        )
         self.attention_post_norm = make_norm(config) if config.has_post_norms else None
         self.mlp_post_norm = make_norm(config) if config.has_post_norms else None
 
@@ -93,14 +95,16 @@ class DecoderLayer(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """A decoder-only transformer. Weights in `dtype`, norms and the residual stream in float32."""
+    """A decoder-only transformer. Norms and the residual stream are in float32, the embedding and the head in
+    the precision's dtype."""
 
-    def __init__(self, config: ModelConfig, dtype: jnp.dtype) -> None:
+    def __init__(self, config: ModelConfig, precision: Precision) -> None:
         self.config = config
+        dtype = precision.dtype
         self.embedding = nnx.Param(jnp.zeros((config.vocab_size, config.hidden_size), dtype))
         table = jnp.zeros((config.max_position, config.hidden_size), dtype)
         self.positions = nnx.Param(table) if config.has_learned_positions else None
-        self.layers = nnx.List([DecoderLayer(config, layer, dtype) for layer in config.layers])
+        self.layers = nnx.List([DecoderLayer(config, layer, precision) for layer in config.layers])
         self.norm = make_norm(config)
         head = None if config.tie_embeddings else jnp.zeros((config.vocab_size, config.hidden_size), dtype)
         self.head = None if head is None else nnx.Param(head)

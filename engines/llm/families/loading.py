@@ -8,12 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Float32, Int8
 
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ModelError
 from headrace.engines.llm.config import ModelConfig
+from headrace.engines.llm.engine_config import Quantization
 from headrace.engines.llm.families.registry import find_family
 from headrace.engines.llm.families.weight_names import WeightNames
+from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.model import Decoder
 
 _HEAD = "lm_head.weight"
@@ -28,26 +31,35 @@ class Source(NamedTuple):
     is_stacked: bool
 
 
-def load_decoder(checkpoint: Checkpoint, config: ModelConfig, dtype: jnp.dtype) -> Decoder:
-    """The decoder with the checkpoint's weights.
+def load_decoder(
+    checkpoint: Checkpoint, config: ModelConfig, dtype: jnp.dtype, quantization: Quantization | None = None
+) -> Decoder:
+    """The decoder with the checkpoint's weights, those of its products in int8 where that is wanted.
 
     Raises:
       ModelError: a weight is missing, has another shape than the configuration says, or is no part of the
         model.
     """
     names = find_family(checkpoint.config).names
+    precision = Precision(dtype, is_int8=quantization == "int8")
     available = checkpoint.tensor_names()
     prefix = _find_prefix(names, available)
-    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config, dtype)))
+    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config, precision)))
     leaves, treedef = jax.tree_util.tree_flatten_with_path(state)
     paths = [tuple(_key_name(key) for key in path)[:-1] for path, _ in leaves]
     sources = [find_source(path, names, prefix, config) for path in paths]
     used = {name for source in sources for group in source.groups for name in group}
     _check_names(checkpoint, used, available, config)
-    loaded = [
-        _load(checkpoint, path, source, names, leaf)
-        for path, source, (_, leaf) in zip(paths, sources, leaves, strict=True)
-    ]
+    scales: dict[tuple[str, ...], np.ndarray] = {}
+    loaded = []
+    for path, source, (_, leaf) in zip(paths, sources, leaves, strict=True):
+        if path[-1] == "kernel_scale":  # its kernel stands right before it
+            loaded.append(jnp.asarray(scales.pop(path[:-1])))
+            continue
+        values, scale = _load(checkpoint, path, source, names, leaf)
+        loaded.append(values)
+        if scale is not None:
+            scales[path[:-1]] = scale
     return nnx.merge(graph, jax.tree_util.tree_unflatten(treedef, loaded))
 
 
@@ -78,9 +90,10 @@ def _load(
     source: Source,
     names: WeightNames,
     leaf: jax.ShapeDtypeStruct,
-) -> jax.Array:
+) -> tuple[jax.Array, np.ndarray | None]:
+    """A weight and, where it is quantized, its scales."""
     is_transposed = path[-1] == "kernel" and not names.is_input_major
-    arrays = []
+    arrays, scales = [], []
     for group in source.groups:
         parts = [checkpoint.tensor(name) for name in group]
         merged = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0)
@@ -91,11 +104,26 @@ def _load(
                 f"weight {' + '.join(group)} in {checkpoint.model.spec} has shape {merged.shape}, "
                 f"the configuration says {wanted}"
             )
+        if leaf.dtype == np.int8:
+            merged, scale = quantize_int8(merged.astype(np.float32))
+            scales.append(scale)
         arrays.append(_to_dtype(merged, leaf.dtype))
-    loaded = np.stack(arrays) if source.is_stacked else arrays[0]
+    join = np.stack if source.is_stacked else (lambda parts: parts[0])
+    loaded = join(arrays)
     if path[-1] == "scale":
         loaded = loaded + np.asarray(names.norm_offset, loaded.dtype)
-    return jnp.asarray(loaded)
+    return jnp.asarray(loaded), join(scales) if scales else None
+
+
+def quantize_int8(
+    kernel: Float32[np.ndarray, "I O"],
+) -> tuple[Int8[np.ndarray, "I O"], Float32[np.ndarray, " O"]]:
+    """A kernel in 8 bits, and the scale of each output that its column is to be multiplied by.
+
+    The largest weight of a column becomes 127.
+    """
+    scale = np.maximum(np.abs(kernel).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
+    return np.rint(kernel / scale[None, :]).astype(np.int8), scale
 
 
 def _to_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:

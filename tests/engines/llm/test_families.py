@@ -15,6 +15,7 @@ from headrace.engines.llm import LLM, SamplingParams
 from headrace.engines.llm.attend import attend_blocks
 from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, max_blocks, pack_prefill, unpack_prefill
 from headrace.engines.llm.families import load_decoder, read_model_config
+from headrace.engines.llm.families.loading import quantize_int8
 from headrace.engines.llm.kv_cache import make_cache
 from headrace.engines.llm.request import LLMRequest, Sequence
 from tests.engines.llm.conftest import FLOAT32, tiny_config, write_byte_tokenizer
@@ -34,11 +35,13 @@ def prompts_within(variant: str, context: int) -> list[int]:
     return [length for length in PROMPT_LENGTHS if (length > 128) == (context > 128)]
 
 
-def all_logits(variant: str, context: int, backend: str, prompts: list[list[int]]) -> list[np.ndarray]:
+def all_logits(
+    variant: str, context: int, backend: str, prompts: list[list[int]], quantization=None
+) -> list[np.ndarray]:
     """Logits at every position of each prompt, all of them in one paged prefill."""
     checkpoint = open_checkpoint(str(GOLDEN / variant))
     config = read_model_config(checkpoint.config).for_context(context)
-    decoder = load_decoder(checkpoint, config, FLOAT32)
+    decoder = load_decoder(checkpoint, config, FLOAT32, quantization)
     width = 512 // PAGE_SIZE
     cache = make_cache(config, 1 + 3 * width, PAGE_SIZE, FLOAT32)
     # Pages in an order of no meaning: the table alone says where a token lies.
@@ -94,6 +97,23 @@ def test_logits_equal_those_of_transformers(variant):
 @pytest.mark.parametrize("variant", ["gemma2", "gemma3"])
 def test_windows_and_soft_caps_of_the_native_backend_equal_those_of_transformers(variant):
     check_logits(variant, "native")
+
+
+def test_int8_weights_are_within_half_a_step_of_what_they_stand_for():
+    kernel = np.random.default_rng(0).normal(size=(64, 5)).astype(np.float32)
+    kernel[:, 4] = 0.0
+    numbers, scale = quantize_int8(kernel)
+    assert np.abs(numbers[:, :4]).max(axis=0).tolist() == [127] * 4
+    assert (np.abs(numbers * scale[None, :] - kernel) <= scale[None, :] / 2 + 1e-7).all()
+
+
+def test_int8_weights_of_products_and_experts_change_the_logits_little():
+    golden = np.load(GOLDEN / "mixtral.npz")
+    prompt = golden["prompt_33"].tolist()
+    (found,) = all_logits("mixtral", 512, "xla", [prompt], "int8")
+    wanted = golden["last_logits_33"]
+    error = np.linalg.norm(found[-1] - wanted) / np.linalg.norm(wanted)
+    assert 1e-4 < error < 0.05
 
 
 def open_llm(variant: str, directory: Path, **changes) -> LLM:
