@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MakePrompts = Callable[[int], Path]
 
 NUM_ROWS = 300
