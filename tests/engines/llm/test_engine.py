@@ -166,7 +166,7 @@ def test_a_context_beyond_the_model_is_refused(tiny_model):
 
 def test_few_programs_are_compiled(tiny_llm):
     tiny_llm.generate(random_prompts(30, seed=9), GREEDY)
-    assert tiny_llm.metrics()["compiles"] == 2
+    assert tiny_llm.metrics()["compiles"] <= 3  # prefill, decode and, after a while, copy
 
 
 def _fields(params: SamplingParams) -> dict:
