@@ -53,7 +53,7 @@ class Served:
 
     def wait(self) -> None:
         """Until the models are loaded."""
-        for _ in range(600):
+        for _ in range(3000):
             try:
                 if httpx.get(f"{self.url}/readiness").status_code == 200:
                     return

@@ -99,7 +99,7 @@ def test_sigterm_under_load_drains_and_metrics_count(chat_model):
     running = subprocess.Popen([*command, *options, *sizes], env=os.environ)
     try:
         url = f"http://127.0.0.1:{port}"
-        for _ in range(900):
+        for _ in range(3000):
             try:
                 if httpx.get(f"{url}/readiness").status_code == 200:
                     break
