@@ -21,6 +21,9 @@ NO_TOKEN = -1
 ANY_TOKEN = -2
 """Stands before a bad word that is shorter than the longest."""
 WORD_BITS = 32
+ALL_ALLOWED = 2**WORD_BITS - 1
+NO_PENALTIES = np.asarray([0.0, 0.0, 1.0], np.float32)
+"""Presence, frequency, repetition."""
 EDITS_PER_BAD_WORD = 8
 """Touched tokens for which there is room in a batch, for each bad word for which there is."""
 EDIT_BUCKETS = tuple(64 * 4**power for power in range(10))
@@ -62,6 +65,21 @@ def edit_logits(logits: Float[Array, "R V"], extras: Extras) -> Float[Array, "R 
     if extras.mask is not None:
         logits = jnp.where(_unpack_bits(jnp.asarray(extras.mask), logits.shape[-1]), logits, -jnp.inf)
     return logits
+
+
+def is_edited(extras: Extras, logits: Float[Array, "R V"]) -> Bool[Array, " R"]:
+    """Whether anything may change a row's logits."""
+    result = jnp.zeros(logits.shape[:1], bool)
+    if extras.logits is not None:
+        result = result | jnp.any(jnp.asarray(extras.logits) != logits, axis=-1)
+    if extras.edits is not None:
+        edits = extras.edits
+        result = result | jnp.any(jnp.asarray(edits.bias) != 0.0, axis=-1)
+        result = result | jnp.any(jnp.asarray(edits.penalties) != jnp.asarray(NO_PENALTIES)[None, :], axis=-1)
+        result = result | jnp.any(jnp.asarray(edits.bad_words)[:, :, -1] != NO_TOKEN, axis=-1)
+    if extras.mask is not None:
+        result = result | jnp.any(jnp.asarray(extras.mask) != jnp.uint32(ALL_ALLOWED), axis=-1)
+    return result
 
 
 def record_tokens(extras: Extras, tokens: Int[Array, " R"], column: Int[Array, ""]) -> Extras:
@@ -109,7 +127,7 @@ def pack_mask(sequences: list[Sequence], num_rows: int, vocab_size: int) -> np.n
 
 def all_allowed(num_rows: int, vocab_size: int) -> np.ndarray:
     """A mask that bars nothing."""
-    return np.full((num_rows, -(-vocab_size // WORD_BITS)), 2**32 - 1, np.uint32)
+    return np.full((num_rows, -(-vocab_size // WORD_BITS)), ALL_ALLOWED, np.uint32)
 
 
 def _apply_edits(logits: Float[Array, "R V"], edits: Edits) -> Float[Array, "R V"]:
@@ -154,7 +172,7 @@ def _no_edits(num_rows: int, width: int) -> Edits:
         counts=np.zeros((num_rows, width), np.int32),
         is_seen=np.zeros((num_rows, width), bool),
         bias=np.zeros((num_rows, width), np.float32),
-        penalties=np.tile(np.asarray([0.0, 0.0, 1.0], np.float32), (num_rows, 1)),
+        penalties=np.tile(NO_PENALTIES, (num_rows, 1)),
         bad_words=np.full((num_rows, width // EDITS_PER_BAD_WORD, MAX_BAD_WORD_TOKENS), NO_TOKEN, np.int32),
         recent=np.full((num_rows, MAX_BAD_WORD_TOKENS - 1), NO_TOKEN, np.int32),
     )

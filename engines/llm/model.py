@@ -134,9 +134,14 @@ class Decoder(nnx.Module):
             embedded = embedded + self.positions[...][positions].astype(jnp.float32)
         return embedded
 
+    @property
+    def head_table(self) -> Float[Array, "V E"]:
+        """The output head, a row a token."""
+        return self.embedding[...] if self.head is None else self.head[...]
+
     def logits(self, hidden: Float[Array, "T E"]) -> Float[Array, "T V"]:
         """Logits (float32) of normed hidden states."""
-        table = self.embedding[...] if self.head is None else self.head[...]
+        table = self.head_table
         logits = jax.lax.dot_general(
             hidden.astype(table.dtype), table, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
         )

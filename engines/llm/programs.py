@@ -20,7 +20,15 @@ from headrace.engines.llm.batch import (
     unpack_prefill,
     unpack_rows,
 )
-from headrace.engines.llm.choose import Chosen, Top, choose_tokens
+from headrace.engines.llm.choose import (
+    Chosen,
+    Head,
+    Scores,
+    Top,
+    choose_from_scores,
+    choose_tokens,
+    score,
+)
 from headrace.engines.llm.kv_cache import KVCache
 from headrace.engines.llm.logit_edits import Extras, record_tokens
 from headrace.engines.llm.model import Decoder
@@ -37,47 +45,49 @@ def prefill(
     num_top: int,
 ) -> tuple[KVCache, Int[Array, "R results"]]:
     """Donates cache."""
-    cache, logits = prefill_logits(graph, backend, weights, cache, packed, sizes)
+    decoder: Decoder = nnx.merge(graph, weights)
+    hidden, cache = _last_hidden(decoder, backend, cache, packed, sizes)
     rows, _ = unpack_prefill(packed, sizes)
-    return cache, _choose_once(logits, rows, extras, num_top)
+    head = Head(decoder, hidden, backend)
+    chosen = choose_tokens(head, rows, jnp.zeros_like(rows.limit), extras, num_top)
+    return cache, _pack_once(chosen, rows)
 
 
-def prefill_logits(
+def prefill_scores(
     graph: nnx.GraphDef,
     backend: Backend,
     weights: nnx.State,
     cache: KVCache,
     packed: Int[Array, " L"],
     sizes: PackedPrefill,
-) -> tuple[KVCache, Float[Array, "R V"]]:
+) -> tuple[KVCache, Scores]:
     """A prefill without the choice of tokens. Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
-    rows, chunks = unpack_prefill(packed, sizes)
-    attend = partial(attend_blocks, backend, rows, chunks)
-    hidden, cache = decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend)
-    return cache, decoder.logits(hidden[chunks.last_token])
+    hidden, cache = _last_hidden(decoder, backend, cache, packed, sizes)
+    return cache, score(Head(decoder, hidden, backend))
 
 
-def decode_logits(
+def decode_scores(
     graph: nnx.GraphDef,
     backend: Backend,
     weights: nnx.State,
     cache: KVCache,
     packed: Int[Array, "R columns"],
-) -> tuple[KVCache, Float[Array, "R V"]]:
+) -> tuple[KVCache, Scores]:
     """One decode step without the choice of tokens. Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
     rows = unpack_rows(packed)
     attend = partial(attend_single, backend, rows.page_table, jnp.where(rows.limit > 0, rows.position, -1))
     hidden, cache = decoder(rows.token, jnp.maximum(rows.position, 0), cache, attend)
-    return cache, decoder.logits(hidden)
+    return cache, score(Head(decoder, hidden, backend))
 
 
 def choose(
-    logits: Float[Array, "R V"], packed: Int[Array, "R columns"], extras: Extras, num_top: int
+    scores: Scores, packed: Int[Array, "R columns"], extras: Extras, num_top: int
 ) -> Int[Array, "R results"]:
-    """The choice of tokens of a prefill or a decode step, from its logits and its packed rows."""
-    return _choose_once(logits, unpack_rows(packed), extras, num_top)
+    """The choice of tokens of a prefill or a decode step, from its scores and its packed rows."""
+    rows = unpack_rows(packed)
+    return _pack_once(choose_from_scores(scores, rows, jnp.zeros_like(rows.limit), extras, num_top), rows)
 
 
 def decode_burst(
@@ -106,7 +116,7 @@ def decode_burst(
         positions = jnp.where(state.is_active, rows.position + state.made, -1)
         attend = partial(attend_single, backend, rows.page_table, positions)
         hidden, cache = decoder(state.token, jnp.maximum(positions, 0), state.cache, attend)
-        chosen = choose_tokens(decoder.logits(hidden), rows, state.made, state.extras, num_top)
+        chosen = choose_tokens(Head(decoder, hidden, backend), rows, state.made, state.extras, num_top)
         known_token = known[:, state.step]
         tokens = jnp.where(known_token == UNKNOWN, chosen.tokens, known_token)
         made = state.made + state.is_active.astype(jnp.int32)
@@ -157,10 +167,17 @@ def _no_tokens(num_rows: int, burst: int, num_top: int) -> Chosen:
     return Chosen(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), top if num_top else None)
 
 
-def _choose_once(
-    logits: Float[Array, "R V"], rows: Rows, extras: Extras, num_top: int
-) -> Int[Array, "R results"]:
-    chosen = choose_tokens(logits, rows, jnp.zeros_like(rows.limit), extras, num_top)
+def _last_hidden(
+    decoder: Decoder, backend: Backend, cache: KVCache, packed: Int[Array, " L"], sizes: PackedPrefill
+) -> tuple[Float[Array, "R E"], KVCache]:
+    """The hidden state of each row's last token."""
+    rows, chunks = unpack_prefill(packed, sizes)
+    attend = partial(attend_blocks, backend, rows, chunks)
+    hidden, cache = decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend)
+    return hidden[chunks.last_token], cache
+
+
+def _pack_once(chosen: Chosen, rows: Rows) -> Int[Array, "R results"]:
     one = jax.tree.map(lambda array: array[:, None], chosen)
     counts = (rows.limit > 0).astype(jnp.int32)
     return pack_sampled(Sampled(one.tokens, one.logprobs, counts, _as_sampled(one.top)))

@@ -31,7 +31,7 @@ from headrace.engines.llm.kv_cache import NULL_PAGE, copy_pages, make_cache
 from headrace.engines.llm.logit_edits import Extras, pack_edits, pack_mask
 from headrace.engines.llm.logprobs import count_top
 from headrace.engines.llm.model import Decoder
-from headrace.engines.llm.programs import choose, decode_burst, decode_logits, prefill, prefill_logits
+from headrace.engines.llm.programs import choose, decode_burst, decode_scores, prefill, prefill_scores
 from headrace.engines.llm.shapes import choose_shapes
 from headrace.engines.programs import ProgramKey, Programs
 
@@ -77,9 +77,9 @@ class Runner:
         self._prefill = jax.jit(
             partial(prefill, graph, backend), donate_argnames="cache", static_argnames=("sizes", "num_top")
         )
-        self._decode_logits = jax.jit(partial(decode_logits, graph, backend), donate_argnames="cache")
-        self._prefill_logits = jax.jit(
-            partial(prefill_logits, graph, backend), donate_argnames="cache", static_argnames="sizes"
+        self._decode_scores = jax.jit(partial(decode_scores, graph, backend), donate_argnames="cache")
+        self._prefill_scores = jax.jit(
+            partial(prefill_scores, graph, backend), donate_argnames="cache", static_argnames="sizes"
         )
         self._choose = jax.jit(choose, static_argnames="num_top")
         # Workers trace while the engine's thread donates the cache: they are given shapes alone.
@@ -175,10 +175,10 @@ class Runner:
         packed, extras = arguments["packed"], arguments["extras"]
         logits_key = ProgramKey(f"{key.kind} logits", key.size)
         program = self.programs.get(logits_key, {"packed": packed})
-        self._cache, logits = program(self._weights, cache=self._cache, packed=packed)
+        self._cache, scores = program(self._weights, cache=self._cache, packed=packed)
         rows = packed if isinstance(batch, DecodeBatch) else packed_rows(packed, self._sizes(key.size))
-        extras = add_host_rules(extras, batch.sequences, logits, self._vocab_size)
-        choice = {"logits": logits, "packed": rows, "extras": extras}
+        extras = add_host_rules(extras, batch.sequences, scores.logits, self._vocab_size)
+        choice = {"scores": scores, "packed": rows, "extras": extras}
         return self.programs.get(ProgramKey("choose", len(rows), key.num_top), choice)(**choice)
 
     def _copy_pages(self, copies: list[tuple[int, int]]) -> None:
@@ -236,9 +236,9 @@ class Runner:
         if key.kind == "choose":
             return self._choose.lower(num_top=key.num_top, **arguments)
         if key.kind == "decode logits":
-            return self._decode_logits.lower(weights, cache=cache, **arguments)
+            return self._decode_scores.lower(weights, cache=cache, **arguments)
         if key.kind == "prefill logits":
-            return self._prefill_logits.lower(weights, cache=cache, sizes=self._sizes(key.size), **arguments)
+            return self._prefill_scores.lower(weights, cache=cache, sizes=self._sizes(key.size), **arguments)
         if key.kind == "prefill":
             sizes = self._sizes(key.size)
             return self._prefill.lower(weights, cache=cache, sizes=sizes, num_top=key.num_top, **arguments)

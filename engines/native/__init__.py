@@ -1,8 +1,10 @@
 """CPU kernels in C++, where the wheel was built with a compiler; plain XLA takes their place elsewhere."""
 
+from headrace.engines.native.greedy_head import can_run_greedy_head, greedy_head
 from headrace.engines.native.kernels import (
     CROSS_ATTENTION,
     ENCODER_ATTENTION,
+    GREEDY_HEAD,
     LINEAR,
     PACK_FRAMES,
     PAGED_ATTENTION,
@@ -25,6 +27,7 @@ __all__ = [
     "BEST_LEVEL",
     "CROSS_ATTENTION",
     "ENCODER_ATTENTION",
+    "GREEDY_HEAD",
     "LINEAR",
     "PACK_FRAMES",
     "PAGED_ATTENTION",
@@ -34,6 +37,8 @@ __all__ = [
     "Norm",
     "PackedLinear",
     "RowsOf",
+    "can_run_greedy_head",
+    "greedy_head",
     "is_available",
     "linear",
     "linear_of_rows",

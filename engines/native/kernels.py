@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 PAGED_ATTENTION = "headrace_paged_attention"
 """Name of the custom call for `jax.ffi.ffi_call`."""
 LINEAR = "headrace_linear"
+GREEDY_HEAD = "headrace_greedy_head"
 ENCODER_ATTENTION = "headrace_encoder_attention"
 PACK_FRAMES = "headrace_pack_frames"
 CROSS_ATTENTION = "headrace_cross_attention"
@@ -24,6 +25,7 @@ BFLOAT16_LEVEL = 3
 _SYMBOLS = {
     PAGED_ATTENTION: "HeadracePagedAttention",
     LINEAR: "HeadraceLinear",
+    GREEDY_HEAD: "HeadraceGreedyHead",
     ENCODER_ATTENTION: "HeadraceEncoderAttention",
     PACK_FRAMES: "HeadracePackFrames",
     CROSS_ATTENTION: "HeadraceCrossAttention",
