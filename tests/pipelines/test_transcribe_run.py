@@ -18,12 +18,12 @@ CLIP = "speech/DeepSpeech__LDC93S1.wav"
 
 @pytest.fixture
 def recordings(shared_data: Path, tmp_path: Path) -> Path:
-    """A directory of speech, silence, a header without samples, and an archive."""
+    """A directory of speech, silence, a header without samples, and an archive that says it is a recording."""
     directory = tmp_path / "recordings"
     directory.mkdir()
     for name in (CLIP, "edge/whisper-timestamped__empty.wav", "edge/pocketsphinx__null.wav"):
         shutil.copy(shared_data / name, directory)
-    shutil.copy(shared_data / "edge/wenet__shards_000000000.tar", directory)
+    shutil.copy(shared_data / "edge/wenet__shards_000000000.tar", directory / "wenet__shards_000000000.wav")
     return directory
 
 
