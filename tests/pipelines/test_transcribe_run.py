@@ -18,7 +18,7 @@ CLIP = "speech/DeepSpeech__LDC93S1.wav"
 
 @pytest.fixture
 def recordings(shared_data: Path, tmp_path: Path) -> Path:
-    """A directory of speech, silence, a header without samples, and an archive that says it is a recording."""
+    """A directory of speech, silence, a header without samples, and an archive under a false name."""
     directory = tmp_path / "recordings"
     directory.mkdir()
     for name in (CLIP, "edge/whisper-timestamped__empty.wav", "edge/pocketsphinx__null.wav"):
