@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 
+import jiwer
 import numpy as np
 import pytest
 
 from headrace.audio import Ending, load_audio
 from headrace.engines.checkpoints import open_checkpoint
-from headrace.engines.whisper import TranscribeOptions, WhisperConfig, WhisperEngine
+from headrace.engines.whisper import TranscribeOptions, Transcription, WhisperConfig, WhisperEngine
 from headrace.engines.whisper.feed import Account, AudioRoom, SampleFeed
 from headrace.engines.whisper.plans import Outcome, Seeking, SequentialPlan
 from headrace.engines.whisper.quality import Attempt
@@ -17,6 +18,8 @@ from headrace.engines.whisper.tokenizer import WhisperTokenizer
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 WINDOW = 480_000
+MAX_DIFFERENCE = 0.05
+"""Most words that may differ because a window's features are made from its own samples."""
 
 
 def tokens(tokenizer: WhisperTokenizer, *parts: float | int) -> tuple[int, ...]:
@@ -112,26 +115,32 @@ def test_without_conditioning_the_prompt_is_the_first_windows(english: WhisperTo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny_en", "base"])
-def test_sequential_text_equals_that_of_transformers(name: str, shared_data: Path):
-    """Equal to the seeking of transformers over each window's own features, window by window.
+def test_sequential_text_is_that_of_transformers(name: str, shared_data: Path):
+    """Equal to the seeking of transformers over each window's own features (`windows`), where that was made.
 
-    Against `generate` over the features of the whole recording few windows differ, in close calls; see
-    make_whisper_long_goldens.py.
+    `generate` makes the features from the whole recording, which turns close calls in some windows; see
+    make_whisper_long_goldens.py. Where sampled retries decide (the noisy radio speech) nothing is equal.
     """
     golden = json.loads((GOLDEN / f"whisper_{name}_long.json").read_text())
-    rows = [row for row in golden["rows"] if "windows" in row]
-    assert rows
+    rows = [row for row in golden["rows"] if not row["conditioned"] and "apollo" not in row["files"][0]]
     config = WhisperConfig(dtype="float32", batch_size=4, temperatures=(0.0,), mode="sequential")
     with WhisperEngine(open_checkpoint(golden["model"].split(",")[0]), config) as engine:
         futures = []
         for number, row in enumerate(rows):
             sound = np.concatenate([load_audio(shared_data / file).waveform for file in row["files"]])
+            assert len(sound) == row["num_samples"]
             options = TranscribeOptions(language=row["language"], return_timestamps=True)
             futures.append(engine.submit(sound, options, request_id=str(number)))
         for row, future in zip(rows, futures, strict=True):
             result = future.result()
-            assert result.text.split() == row["windows_text"].split(), row["files"]
-            limit_s = row["num_samples"] / 16_000
-            want = [(start_s, min(end_s, limit_s)) for start_s, end_s, ids in row["windows"] if ids]
-            got = [(segment.start_s, segment.end_s) for segment in result.segments]
-            np.testing.assert_allclose(got, want, atol=0.011)
+            assert jiwer.wer(row["text"].strip(), result.text) < MAX_DIFFERENCE, row["files"]
+            if "windows" in row:
+                assert_equal(row, result)
+
+
+def assert_equal(row: dict, result: Transcription) -> None:
+    assert result.text.split() == row["windows_text"].split(), row["files"]
+    limit_s = row["num_samples"] / 16_000
+    want = [(start_s, min(end_s, limit_s)) for start_s, end_s, ids in row["windows"] if ids]
+    got = [(segment.start_s, segment.end_s) for segment in result.segments]
+    np.testing.assert_allclose(got, want, atol=0.011)
