@@ -90,6 +90,7 @@ def test_an_error_late_in_a_recording_fails_the_row_alone(tiny_en: WhisperEngine
     assert plain(results[1]["text"]) == SENTENCE
 
 
+@pytest.mark.slow
 def test_detection_keeps_to_the_languages_named(random_whisper):
     sound = (np.random.default_rng(0).normal(size=16_000) * 0.1).astype(np.float32)
     config = WhisperConfig(languages=("german", "fr"), batch_size=2, max_length=12, dtype="float32")
