@@ -41,7 +41,7 @@ def _lines(scores: Scores, show: int) -> Iterator[str]:
 def _as_json(scores: Scores) -> str:
     rows = [dataclasses.asdict(row) for row in scores.rows]
     totals = {
-        f"{name}_error_percent": round(scores.total(unit).percent, 4)
-        for name, unit in (("word", "words"), ("character", "characters"))
+        "word_error_percent": round(scores.total("words").percent, 4),
+        "character_error_percent": round(scores.total("characters").percent, 4),
     }
     return json.dumps({**totals, "missing": scores.num_missing, "rows": rows}, ensure_ascii=False, indent=1)

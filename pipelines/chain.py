@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.pvalue import PCollection
 from apache_beam.utils.shared import Shared
 
 from headrace.pipelines.chained import RESULT_COLUMNS, ChainedGenerateWork
@@ -199,7 +200,7 @@ def _build(
     pipeline: beam.Pipeline, recipe: Recipe, runs: Mapping[str, PreparedRun], *, is_strict: bool
 ) -> None:
     """The stages as ParDos that feed each other, without a shuffle: no part waits for the others."""
-    manifests: dict[str, beam.PCollection] = {}
+    manifests: dict[str, PCollection] = {}
     engines: dict[str, Shared] = {}
     for stage in recipe.stages:
         run = runs[stage.name]

@@ -74,7 +74,7 @@ def _stage(options: Any, before: Sequence[Stage], output: str) -> Stage:
     if not _NAME.fullmatch(name) or name in known:
         raise InputError(f"the name {name!r} of a stage is taken or no name: use letters, digits, - and _")
     job = options.get("job")
-    if job not in _CONFIGS:
+    if not isinstance(job, str) or job not in _CONFIGS:
         raise InputError(f"stage {name}: the job is {job!r}: give generate or transcribe")
     rows_of = options.get("rows_of", known[-1] if known else None)
     _check_rows(name, job, rows_of, known)

@@ -41,9 +41,9 @@ def text_routes(models: HostedModels, config: ServeConfig) -> APIRouter:
 
     @routes.post("/count_tokens")
     async def count_tokens(body: CountBody) -> dict[str, Any]:
-        if (body.text is None) == (body.messages is None):
+        counted = body.messages if body.text is None else body.text
+        if counted is None or (body.text is not None and body.messages is not None):
             raise ApiError(400, "give either text or messages")
-        counted = body.text if body.text is not None else body.messages
         count = await run_in_threadpool(models.text(body.model).count_tokens, counted)
         return {"model": body.model, "count": count}
 

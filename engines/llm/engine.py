@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Sequence as Several
 from dataclasses import replace
 
+import numpy as np
+
 from headrace.engines.errors import EngineError, RequestError
 from headrace.engines.llm.batch import DecodeBatch, PrefillBatch, Sampled
 from headrace.engines.llm.beams import BeamSearch, Branch, Step
@@ -223,7 +225,9 @@ class LLMEngine:
         if sequence.first_token_s is None:
             sequence.first_token_s = time.monotonic()
         sequence.is_held = True
-        if not search.report(sequence, Step(sampled.top.tokens[row, step], sampled.top.logprobs[row, step])):
+        top = sampled.top
+        best = Step(np.asarray(top.tokens[row, step]), np.asarray(top.logprobs[row, step]))
+        if not search.report(sequence, best):
             return []
         branches = search.advance()
         self._branch(search, branches)

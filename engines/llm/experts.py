@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from headrace.engines.llm.config import ExpertsConfig, ModelConfig
+from headrace.engines.llm.config import Activation, ExpertsConfig, ModelConfig
 from headrace.engines.llm.layers import ACTIVATIONS, Linear, Precision
 
 MIN_BLOCK, MAX_BLOCK = 16, 128
@@ -41,7 +41,7 @@ class Experts(nnx.Module):
     def __init__(self, config: ModelConfig, experts: ExpertsConfig, precision: Precision) -> None:
         hidden, inner = config.hidden_size, experts.intermediate_size
         self.experts = experts
-        self.activation = config.activation
+        self.activation: Activation = config.activation
         self.router = Linear(hidden, experts.num_experts, Precision(jnp.dtype(jnp.float32)), use_bias=False)
         self.gate_up = ExpertLinear(experts.num_experts, hidden, 2 * inner, precision)
         self.down = ExpertLinear(experts.num_experts, inner, hidden, precision)

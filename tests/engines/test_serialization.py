@@ -11,7 +11,7 @@ import headrace.engines
 import headrace.pipelines
 from headrace.engines import ConfigError, RequestError, Serializable
 from headrace.engines.llm import EngineConfig, SamplingParams
-from headrace.engines.llm.config import ModelConfig, RopeConfig
+from headrace.engines.llm.config import LayerConfig, ModelConfig, RopeConfig
 from headrace.engines.whisper import TranscribeOptions, WhisperConfig
 from headrace.pipelines import GenerateConfig, TranscribeConfig
 
@@ -19,13 +19,12 @@ MODEL = ModelConfig(
     vocab_size=9,
     hidden_size=8,
     intermediate_size=7,
-    num_layers=2,
+    layers=(LayerConfig(rope=RopeConfig(kind="llama3", factor=8.0), window=8), LayerConfig(rope=None)),
     num_heads=2,
     num_kv_heads=1,
     head_dim=4,
     norm_eps=1e-5,
     max_position=64,
-    rope=RopeConfig(kind="llama3", factor=8.0),
 )
 RUN = {"inputs": ("a.jsonl", "b"), "output": "out", "model": "m"}
 CONFIGS = [

@@ -86,7 +86,7 @@ def _read_longrope(own: dict[str, Any], stretch: float, original: int) -> dict[s
     """Takes the parameters that only longrope has out of `own`."""
     factor = float(own.pop("factor", stretch))
     whole = 1.0 if factor <= 1.0 else math.sqrt(1.0 + math.log(factor) / math.log(original))
-    found = {"attention_factor": whole}
+    found: dict[str, Any] = {"attention_factor": whole}
     for ours, theirs in (("short_factors", "short_factor"), ("long_factors", "long_factor")):
         if theirs not in own:
             raise ModelError(f"the model's rope scaling longrope has no {theirs}")
