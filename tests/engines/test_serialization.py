@@ -69,7 +69,7 @@ def test_an_unknown_key_is_refused_by_name():
     with pytest.raises(ConfigError, match="no field 'zzz'"):
         EngineConfig().replace(zzz=1)
     with pytest.raises(ConfigError, match="no field 'kinds'"):
-        ModelConfig.from_dict(MODEL.to_dict() | {"rope": {"kinds": "default"}})
+        ModelConfig.from_dict(MODEL.to_dict() | {"layers": [{"rope": {"kinds": "default"}}]})
 
 
 @pytest.mark.parametrize(

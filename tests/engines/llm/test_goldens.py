@@ -35,7 +35,8 @@ def test_greedy_tokens_equal_those_of_transformers(llm):
 
 
 def test_prompts_and_conversations_have_the_tokens_of_transformers(llm):
-    for row in GOLDEN["tokenizer"]:
-        assert llm._encode(row["text"], chat=False, system=None) == row["token_ids"]
-    for row in GOLDEN["chat"]:
-        assert llm._encode(row["messages"], chat=False, system=None) == row["token_ids"]
+    rows = [(row["text"], row["token_ids"]) for row in GOLDEN["tokenizer"]]
+    rows += [(row["messages"], row["token_ids"]) for row in GOLDEN["chat"]]
+    outputs = llm.generate([prompt for prompt, _ in rows], SamplingParams(max_tokens=1))
+    for (prompt, token_ids), output in zip(rows, outputs, strict=True):
+        assert list(output.prompt_token_ids) == token_ids, prompt

@@ -41,7 +41,9 @@ def make_sequence(params: SamplingParams, prompt: list[int], outputs: list[int])
         rules=RuleMaker(encode, VOCAB).make(params),
         submit_time_s=0.0,
     )
-    return Sequence(request=request, tokens=[*prompt, *outputs], max_total=999)
+    return Sequence(
+        request=request, tokens=[*prompt, *outputs], max_total=999, prefill_end=len(prompt) + len(outputs)
+    )
 
 
 def expected(logits: np.ndarray, params: SamplingParams, prompt: list[int], outputs: list[int]) -> np.ndarray:
