@@ -98,5 +98,5 @@ def _span(seconds: Range) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def _mib(size: float) -> str:
+def _mib(size: int | float) -> str:
     return f"{size / (1 << 20):,.0f} MiB"

@@ -41,7 +41,7 @@ def test_every_command_has_a_help(command, capsys):
         (["tanscribe"], "unknown command tanscribe: did you mean transcribe? (see headrace --help)"),
         (["--colour"], "unrecognized arguments: --colour"),
         (["generate"], "the following arguments are required: --output, --model"),
-        (["generate", "--output", "o", "--model", "m"], "the following arguments are required: INPUT"),
+        (["generate", "--output", "o", "--model", "m"], "no input was given"),
         (["transcribe", "a", "--output", "o", "--model", "m", "--lang", "en"], "unknown option --lang"),
         (["generate", "a", "--output", "o", "--model", "m", "--max-tokens", "0"], "max_tokens"),
         (

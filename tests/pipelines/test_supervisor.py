@@ -104,6 +104,7 @@ def test_what_the_process_refuses_is_raised_here(tiny_llm: str, tmp_path: Path):
         supervise(config)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_each_time_it_starts_is_given_up(tiny_llm: str, tmp_path: Path):
     config = make_config(tiny_llm, tmp_path, {})
     with pytest.raises(RunError, match=r"again and again .* exit code 3"):

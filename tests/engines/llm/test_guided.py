@@ -56,6 +56,7 @@ def follows(value, schema: dict) -> bool:
     return set(value) == set(properties) and all(follows(value[name], properties[name]) for name in value)
 
 
+@pytest.mark.slow
 def test_two_hundred_texts_with_schemas_of_their_own_all_parse(tiny_model):
     rng = random.Random(0)
     schemas = [random_schema(rng) for _ in range(NUM_SCHEMAS)]

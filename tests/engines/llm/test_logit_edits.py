@@ -134,6 +134,7 @@ def test_every_greedy_token_of_the_engine_is_the_oracles(tiny_llm):
             assert wanted[token] >= wanted.max() - 1e-4, (own, index)
 
 
+@pytest.mark.slow
 def test_bad_words_of_several_tokens_are_not_made(tiny_llm):
     prompt = list(range(40, 60))
     free_params = SamplingParams(max_tokens=20, ignore_eos=True, allowed_token_ids=tuple(range(32, 120)))

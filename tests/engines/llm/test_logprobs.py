@@ -59,6 +59,7 @@ def test_a_text_that_is_cut_at_a_stop_string_has_as_many_logprobs_as_tokens(tiny
     assert cut.logprobs == whole.logprobs[: len(cut.logprobs)]
 
 
+@pytest.mark.slow
 def test_logprobs_come_through_preemption(tiny_model):
     rng = np.random.default_rng(0)
     prompts = [rng.integers(32, 288, 60).tolist() for _ in range(8)]

@@ -12,6 +12,7 @@ from headrace.engines.whisper import WhisperConfig, WhisperEngine
 from headrace.engines.whisper.loading import load
 
 
+@pytest.mark.slow
 def test_models_with_128_mels_and_a_short_decoder_run(random_whisper, caplog: pytest.LogCaptureFixture):
     config = WhisperConfig(batch_size=2, decode_burst=4, max_length=12, task="translate", dtype="float32")
     rng = np.random.default_rng(0)

@@ -68,6 +68,7 @@ def checkpoint(random_whisper) -> Checkpoint:
     return random_whisper(num_mels=80)
 
 
+@pytest.mark.slow
 def test_tokens_depend_on_no_size_of_the_machinery(checkpoint: Checkpoint):
     jobs = windows(7)
     reference = run(make_runner(checkpoint, batch_size=2, decode_burst=1), jobs)
@@ -104,6 +105,7 @@ def test_a_restart_drops_notimestamps_and_keeps_the_language(checkpoint: Checkpo
     assert finish(runner, direct).token_ids == again.token_ids
 
 
+@pytest.mark.slow
 def test_a_sampled_restart_depends_on_seed_and_number_alone(checkpoint: Checkpoint):
     def sampled(runner: Runner, slot: int, number: int) -> tuple[int, ...]:
         job = in_slot(windows(2)[1], slot)
