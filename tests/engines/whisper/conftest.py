@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ from safetensors.numpy import save_file
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.whisper import WhisperConfig, WhisperEngine
 from headrace.engines.whisper.loading import load
-from headrace.engines.whisper.tokenizer import WhisperTokenizer
+from headrace.engines.whisper.runner import Runner
+from headrace.engines.whisper.tokenizer import WhisperTokenizer, special_tokens
 
 
 @pytest.fixture(scope="session")
@@ -24,16 +24,33 @@ def tiny_en(whisper_tiny_checkpoint: Checkpoint) -> Iterator[WhisperEngine]:
 
 @pytest.fixture(scope="session")
 def english(whisper_tiny_checkpoint: Checkpoint) -> WhisperTokenizer:
-    return load(whisper_tiny_checkpoint, WhisperConfig()).tokenizer
+    return _tokenizer(whisper_tiny_checkpoint, is_multilingual=False)
 
 
 @pytest.fixture(scope="session")
 def multilingual(whisper_base_checkpoint: Checkpoint) -> WhisperTokenizer:
-    return load(whisper_base_checkpoint, WhisperConfig()).tokenizer
+    return _tokenizer(whisper_base_checkpoint, is_multilingual=True)
 
 
-@pytest.fixture
-def random_whisper(tmp_path: Path, whisper_base_checkpoint: Checkpoint) -> Callable[..., Checkpoint]:
+def _tokenizer(checkpoint: Checkpoint, *, is_multilingual: bool) -> WhisperTokenizer:
+    """The tokenizer as an engine has it, without the weights."""
+    tokenizer = checkpoint.tokenizer()
+    added = tokenizer.get_added_vocab()
+    special = special_tokens(checkpoint.generation_config, added, is_multilingual=is_multilingual)
+    return WhisperTokenizer(tokenizer, special)
+
+
+@pytest.fixture(scope="session")
+def random_runner(random_whisper: Callable[..., Checkpoint]) -> Runner:
+    """Four slots of 20 tokens over random weights; a test leaves no window in them."""
+    config = WhisperConfig(dtype="float32", batch_size=4, max_length=20, decode_burst=5)
+    return load(random_whisper(num_mels=80), config).runner()
+
+
+@pytest.fixture(scope="session")
+def random_whisper(
+    tmp_path_factory: pytest.TempPathFactory, whisper_base_checkpoint: Checkpoint
+) -> Callable[..., Checkpoint]:
     """Makes a Whisper checkpoint with random weights, 16 wide, in the Hugging Face layout."""
 
     def make(num_mels: int = 128, layers: tuple[int, int] = (2, 1), **replaced: np.ndarray) -> Checkpoint:
@@ -52,8 +69,7 @@ def random_whisper(tmp_path: Path, whisper_base_checkpoint: Checkpoint) -> Calla
             "max_target_positions": 448,
         }
         tensors = {**_random_tensors(num_mels, layers), **replaced}
-        folder = tmp_path / "random-whisper"
-        folder.mkdir()
+        folder = tmp_path_factory.mktemp("random-whisper")
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps(config))
         generation = dict(whisper_base_checkpoint.generation_config)

@@ -89,7 +89,7 @@ def test_encoder_attention_equals_full_scores(backend: Attention, frames: int):
     np.testing.assert_allclose(got.astype(jnp.float32), want.astype(jnp.float32), atol=3e-2)
 
 
-@pytest.mark.parametrize("frames", [1500, 600, 77])
+@pytest.mark.parametrize("frames", [600, 77])
 def test_encoder_attention_by_blocks_equals_full_scores(frames: int):
     q, k, v = (random(2, N, frames, 8).astype(jnp.float32) + shift for shift in (0.0, 0.5, 1.0))
     np.testing.assert_allclose(_attend_by_blocks(q, k, v), _attend(q, k, v), atol=2e-5)

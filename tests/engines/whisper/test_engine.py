@@ -1,5 +1,6 @@
 """The engine on real speech, silence, noise and broken input."""
 
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -77,10 +78,10 @@ def test_silence_is_empty_without_error(tiny_en: WhisperEngine):
 @pytest.mark.parametrize("timestamps", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_text_on_noise_is_flagged(tiny_en: WhisperEngine, timestamps: bool):
     rng = np.random.default_rng(0)
-    seconds = np.arange(80_000) / 16_000
+    seconds = np.arange(40_000) / 16_000
     sounds = [
-        rng.normal(size=80_000) * 0.1,
-        rng.normal(size=64_000) * 0.002,
+        rng.normal(size=40_000) * 0.1,
+        rng.normal(size=32_000) * 0.002,
         np.sin(2 * np.pi * 1000 * seconds) * 0.3,
         np.sin(2 * np.pi * 440 * seconds) * (seconds % 1 < 0.3),
         rng.uniform(-1, 1, 800),
@@ -90,9 +91,17 @@ def test_text_on_noise_is_flagged(tiny_en: WhisperEngine, timestamps: bool):
         assert not result["text"] or result["quality_flags"], result["text"]
 
 
-@pytest.mark.parametrize("timestamps", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_every_edge_file_gives_a_result(tiny_en: WhisperEngine, shared_data: Path, timestamps: bool):
-    paths = sorted((shared_data / "edge").iterdir())
+@pytest.mark.parametrize(
+    ("timestamps", "max_bytes"),
+    [(True, 100_000), pytest.param(True, 10**9, marks=pytest.mark.slow),
+     pytest.param(False, 10**9, marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_every_edge_file_gives_a_result(
+    tiny_en: WhisperEngine, shared_data: Path, timestamps: bool, max_bytes: int
+):
+    paths = [path for path in sorted((shared_data / "edge").iterdir()) if path.stat().st_size <= max_bytes]
+    if max_bytes < 10**9:
+        paths = [path for path in paths if "apollo" not in path.name]  # 89 s of radio, all of it retried
     for path, result in zip(paths, tiny_en.transcribe(paths, return_timestamps=timestamps), strict=True):
         assert bool(result["error"]) <= (result["text"] == ""), path.name
         assert None not in [time for chunk in result["chunks"] for time in chunk["timestamp"]]
@@ -104,17 +113,16 @@ def test_every_edge_file_gives_a_result(tiny_en: WhisperEngine, shared_data: Pat
 
 def test_words_at_window_borders_are_neither_doubled_nor_lost(tiny_en: WhisperEngine, shared_data: Path):
     speech = load_audio(shared_data / "speech" / "longform__LJ001_01-32.flac").waveform[: 70 * 16_000]
-    for timestamps in (False, True):
-        result = tiny_en.transcribe(speech, return_timestamps=timestamps)
-        text = result["text"]
-        assert text.count("has never been surpassed") == 1
-        assert text.count("art of printing") == 1
-        assert text.count("movable types") == 2
-        assert text.count("consist principally of types composed to form") == 1
-        assert compression_ratio(text) < 2.4
-        times = [time for chunk in result["chunks"] for time in chunk["timestamp"]]
-        assert times == sorted(times)
-        assert times[-1] <= 70.0
+    result = tiny_en.transcribe(speech, return_timestamps=True)
+    text = result["text"]
+    assert text.count("has never been surpassed") == 1
+    assert text.count("art of printing") == 1
+    assert text.count("movable types") == 2
+    assert text.count("consist principally of types composed to form") == 1
+    assert compression_ratio(text) < 2.4
+    times = [time for chunk in result["chunks"] for time in chunk["timestamp"]]
+    assert times == sorted(times)
+    assert times[-1] <= 70.0
 
 
 def test_a_cut_word_at_the_end_keeps_the_text(tiny_en: WhisperEngine, shared_data: Path):
@@ -178,20 +186,24 @@ def test_times_and_counters_add_up(tiny_en: WhisperEngine, clips: list[Path]):
     assert all(0 <= result.queue_s <= result.latency_s for result in results)
 
 
-def test_a_text_depends_on_nothing_beside_it(whisper_tiny_checkpoint: Checkpoint, clips: list[Path]):
-    rng = np.random.default_rng(1)
-    noise = (rng.normal(size=320_000) * 0.1).astype(np.float32)
-    sources = [str(path) for path in clips] + [noise]
-    config = WhisperConfig(deterministic=True, batch_size=4, return_timestamps=True)
+@pytest.fixture(scope="module")
+def deterministic(whisper_tiny_checkpoint: Checkpoint) -> Iterator[WhisperEngine]:
+    config = WhisperConfig(deterministic=True, batch_size=4, return_timestamps=True, temperatures=(0.0, 0.4))
     with WhisperEngine(whisper_tiny_checkpoint, config) as engine:
-        together = engine.transcribe(sources)
-        backwards = engine.transcribe(sources[::-1])[::-1]
-        alone = [engine.transcribe(source) for source in sources]
-    assert together == backwards == alone
+        yield engine
 
 
-def test_a_closed_engine_takes_nothing(random_whisper):
-    engine = WhisperEngine(random_whisper(), WhisperConfig(batch_size=2, decode_burst=2))
-    engine.close()
+def test_a_text_depends_on_nothing_beside_it(deterministic: WhisperEngine, clips: list[Path]):
+    noise = (np.random.default_rng(1).normal(size=64_000) * 0.1).astype(np.float32)
+    sources = [str(path) for path in clips[:5]] + [noise]
+    together = deterministic.transcribe(sources)
+    assert deterministic.transcribe(sources[::-1])[::-1] == together
+    for index in (1, 4, 5):
+        assert deterministic.transcribe(sources[index]) == together[index]
+
+
+def test_a_closed_engine_takes_nothing(deterministic: WhisperEngine):
+    """The last one with this engine."""
+    deterministic.close()
     with pytest.raises(EngineError, match="closed"):
-        engine.submit(np.zeros(10, np.float32), request_id="late")
+        deterministic.submit(np.zeros(10, np.float32), request_id="late")

@@ -20,7 +20,7 @@ CLOSE_CALL = 1e-3
 @pytest.fixture(
     scope="module",
     params=[
-        ("tiny_en", 8),
+        ("tiny_en", 4),
         pytest.param(("tiny_en", 20), marks=pytest.mark.slow),
         pytest.param(("base", 20), marks=pytest.mark.slow),
     ],

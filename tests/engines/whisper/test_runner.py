@@ -77,16 +77,14 @@ def test_tokens_depend_on_no_size_of_the_machinery(checkpoint: Checkpoint):
         assert run(make_runner(checkpoint, **config), jobs) == reference, config
 
 
-def test_a_row_ends_at_its_limit(checkpoint: Checkpoint):
-    runner = make_runner(checkpoint, max_length=11)
-    runner.admit(windows(1))
-    (finished,) = runner.decode(can_refill=False) or runner.decode(can_refill=False)
+def test_a_row_ends_at_its_limit(random_runner: Runner):
+    finished = finish(random_runner, windows(1)[0])
     prompt = len(finished.job.prompt)
-    assert finished.ended or prompt + finished.num_tokens == 11
+    assert finished.ended or prompt + finished.num_tokens == 20
 
 
-def test_a_restart_drops_notimestamps_and_keeps_the_language(checkpoint: Checkpoint):
-    runner = make_runner(checkpoint)
+def test_a_restart_drops_notimestamps_and_keeps_the_language(random_runner: Runner):
+    runner = random_runner
     (job,) = windows(1)
     assert job.num_forced == 3
     first = finish(runner, job)
@@ -121,8 +119,8 @@ def test_a_sampled_restart_depends_on_seed_and_number_alone(checkpoint: Checkpoi
     assert sampled(make_runner(checkpoint, seed=1), 0, 7) != reference
 
 
-def test_a_stopped_slot_can_be_used_again(checkpoint: Checkpoint):
-    runner = make_runner(checkpoint)
+def test_a_stopped_slot_can_be_used_again(random_runner: Runner):
+    runner = random_runner
     first, second = windows(2)
     reference = finish(runner, second)
     runner.admit([first])
