@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -24,12 +24,11 @@ class ProgramKey(NamedTuple):
 
     kind: str
     size: int
-    num_top: int = 0
-    """Most likely tokens that it reports beside each token that it makes."""
+    variant: Hashable = ""
+    """What it does beyond its plain form, as a value whose text follows the program's name."""
 
     def __str__(self) -> str:
-        reported = f" with {self.num_top} likely tokens" if self.num_top else ""
-        return f"{self.kind} of {self.size}{reported}"
+        return f"{self.kind} of {self.size}{self.variant}"
 
 
 class Programs:
@@ -59,6 +58,13 @@ class Programs:
         self.num_compiles = 0
         self.num_late_compiles = 0
         self.num_evictions = 0
+
+    def plan(self, keys: Iterable[ProgramKey]) -> None:
+        """Foresees these programs and no others."""
+        with self._lock:
+            self._plan = tuple(keys)
+            self._is_warm = False
+            self._note_warm()
 
     @property
     def is_warm(self) -> bool:
@@ -154,16 +160,21 @@ class Programs:
             self.compile_s += seconds
             count = self.num_compiles
             future.set_result(program)
-            names = {name[0] for name, each in self._compiled.items() if each.done()}
-            self._is_warm = self._is_warm or names.issuperset(self._plan)
+            self._note_warm()
         logger.info("compiled %s: %.1f s (program %d of %d)", key, seconds, count, len(self._plan))
+
+    def _note_warm(self) -> None:
+        names = {name[0] for name, each in self._compiled.items() if each.done()}
+        self._is_warm = self._is_warm or names.issuperset(self._plan)
 
     def _check_strict(self, key: ProgramKey, signature: Signature) -> None:
         if not self._config.strict_shapes:
             return
         if key not in self._plan:
-            sizes = ", ".join(str(each.size) for each in self._plan if each.kind == key.kind)
-            raise EngineError(f"{key} was not foreseen: programs of {key.kind} are compiled for {sizes}")
+            sizes = ", ".join(f"{each.size}{each.variant}" for each in self._plan if each.kind == key.kind)
+            raise EngineError(
+                f"{key} was not foreseen: programs of {key.kind} are compiled for {sizes or 'nothing'}"
+            )
         wanted = {name: f"{dtype}{list(shape)}" for name, shape, dtype in self._foreseen(key)}
         got = {name: f"{dtype}{list(shape)}" for name, shape, dtype in signature}
         for name in (*got, *wanted):

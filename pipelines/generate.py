@@ -85,7 +85,9 @@ class GenerateWork:
 
     def load(self) -> LLM:
         model = resolve_model(self.config.model, revision=self.config.revision)
-        return LLM(open_checkpoint(model), engine_config(self.config))
+        llm = LLM(open_checkpoint(model), engine_config(self.config))
+        llm.announce(sampling_params(self.config))
+        return llm
 
     def prepare(self, row: TableRow, path: str, source: str, content: Sequence[str]) -> WorkRow:
         key = row_key(self.config, source, row.row, row.values)

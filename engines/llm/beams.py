@@ -44,6 +44,7 @@ class Branch(NamedTuple):
             tokens=list(parent.tokens),
             max_total=parent.max_total,
             num_cached=parent.num_cached,
+            prompt_trace=parent.prompt_trace,
             first_scheduled_s=parent.first_scheduled_s,
             first_token_s=parent.first_token_s,
         )

@@ -41,8 +41,13 @@ class Head(NamedTuple):
     @property
     def is_native(self) -> bool:
         """Whether the native kernel chooses for greedy rows."""
-        is_capped = self.decoder.config.logit_soft_cap is not None
-        return self.backend == "native" and not is_capped and can_run_greedy_head(self.decoder.head_table)
+        return has_native_head(self.decoder, self.backend)
+
+
+def has_native_head(decoder: Decoder, backend: Backend) -> bool:
+    """Whether the native kernel can choose the most likely tokens of this model."""
+    is_capped = decoder.config.logit_soft_cap is not None
+    return backend == "native" and not is_capped and can_run_greedy_head(decoder.head_table)
 
 
 class Greedy(NamedTuple):

@@ -56,6 +56,7 @@ class LLMEngine:
         elif request.output_kind != "final" and params.num_samples > params.n:
             raise RequestError("best_of chooses at the end: take n for texts as they grow", kind="params")
         self._scheduler.add(request)
+        self._runner.note(request)
 
     def abort(self, request_id: str) -> None:
         """Forgets a request and frees its pages."""
@@ -103,6 +104,10 @@ class LLMEngine:
     ) -> list[ProgramKey]:
         """Compiles programs now: see `Runner.precompile`."""
         return self._runner.precompile(num_tokens, num_seqs)
+
+    def announce(self, requests: Several[LLMRequest]) -> None:
+        """Foresees rows like these: see `Runner.announce`."""
+        self._runner.announce(requests)
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start."""

@@ -33,6 +33,8 @@ def add_host_rules(
 def _add_guides(
     mask: Arrays | None, sequences: Collection[Sequence], num_rows: int, vocab_size: int
 ) -> Arrays | None:
+    if all(sequence.request.rules.guide is None for sequence in sequences):
+        return mask
     matchers = []
     for row, sequence in enumerate(sequences):
         start = sequence.request.rules.guide
@@ -46,10 +48,9 @@ def _add_guides(
             )
         else:
             matchers.append((matcher, row))
-    if not matchers:
-        return mask
     mask = all_allowed(num_rows, vocab_size) if mask is None else np.asarray(mask)
-    fill_mask(mask, matchers)
+    if matchers:
+        fill_mask(mask, matchers)
     return mask
 
 

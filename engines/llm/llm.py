@@ -271,18 +271,40 @@ class LLM:
         """Drops a request that is not finished; its output carries an error of kind `aborted`."""
         self._driver.abort(request_id)
 
+    def announce(self, sampling_params: Params) -> None:
+        """Foresees rows with such params: programs are compiled ahead for them, and for no others.
+
+        Of several params each alone and all together are foreseen. Params that were announced before stay.
+
+        Raises:
+          RequestError: the params cannot be served by this model.
+        """
+        count = len(sampling_params) if isinstance(sampling_params, list | tuple) else 1
+        requests = [TextRequest(prompt=[0], params=own) for own in list_params(sampling_params, count)]
+        encoded = [self._encoder.encode(request, "announced", 0.0) for request in requests]
+        for engine in self._engines:
+            engine.announce(encoded)
+
     def precompile(
-        self, num_tokens: int | Sequence[int] | None = None, num_seqs: int | Sequence[int] | None = None
+        self,
+        num_tokens: int | Sequence[int] | None = None,
+        num_seqs: int | Sequence[int] | None = None,
+        *,
+        sampling_params: Params = None,
     ) -> list[str]:
         """Compiles programs now and in parallel; names of those that were not compiled before.
 
         `num_tokens` are prompt tokens of a dispatch, `num_seqs` rows that decode; both are taken up to their
-        buckets. Lists are taken side by side, and a shorter one repeats its last value. Without arguments all
+        buckets. Lists are taken side by side, and a shorter one repeats its last value. Without them all
         programs are compiled; a later compile is then counted as late, or an error with strict_shapes.
+        Programs are those of `sampling_params` and of what was announced before, or plain ones.
 
         Raises:
           ConfigError: a number is larger than the largest bucket.
+          RequestError: as `announce`.
         """
+        if sampling_params is not None:
+            self.announce(sampling_params)
         made = [engine.precompile(num_tokens, num_seqs) for engine in self._engines]
         return [str(key) for key in made[0]]
 

@@ -107,7 +107,7 @@ def pack_edits(sequences: list[Sequence], num_rows: int, num_new: int) -> Edits 
     num_touched = max(map(len, touched)) + num_new
     num_bad = max(len(sequence.request.rules.bad_words) for sequence in sequences)
     width = pick_bucket(EDIT_BUCKETS, max(num_touched, num_bad * EDITS_PER_BAD_WORD))
-    edits = _no_edits(num_rows, width)
+    edits = no_edits(num_rows, width)
     for row, (sequence, tokens) in enumerate(zip(sequences, touched, strict=True)):
         _fill_row(edits, row, sequence, tokens)
     return edits
@@ -166,7 +166,8 @@ def _touched_tokens(sequence: Sequence) -> np.ndarray:
     return np.unique(np.concatenate(parts)) if rules.has_edits else rules.bias_tokens
 
 
-def _no_edits(num_rows: int, width: int) -> Edits:
+def no_edits(num_rows: int, width: int) -> Edits:
+    """Edits that change nothing, with room for `width` touched tokens a row."""
     return Edits(
         tokens=np.full((num_rows, width), NO_TOKEN, np.int32),
         counts=np.zeros((num_rows, width), np.int32),

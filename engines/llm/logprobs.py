@@ -27,7 +27,11 @@ TokenLogprobs = Mapping[int, Logprob]
 
 def count_top(sequences: Sequence[Any]) -> int:
     """Most likely tokens a step that a dispatch of these rows reports; 0 where none asks."""
-    wanted = max((sequence.request.params.num_top for sequence in sequences), default=0)
+    return top_bucket(max((sequence.request.params.num_top for sequence in sequences), default=0))
+
+
+def top_bucket(wanted: int) -> int:
+    """Most likely tokens that are reported where so many are wanted."""
     return pick_bucket(TOP_BUCKETS, wanted) if wanted else 0
 
 
@@ -67,3 +71,26 @@ class LogprobTrace:
         for rank, (token, logprob) in enumerate(places, 1):
             if token != chosen and logprob > -np.inf:
                 yield token, Logprob(logprob, rank, decode([token]))
+
+
+class PromptTrace(LogprobTrace):
+    """What was reported at each token of a prompt but the first; all rows of a request share it."""
+
+    def __init__(self, num_top: int, num_prompt: int) -> None:
+        super().__init__(num_top)
+        self.num_top = max(num_top, 1)  # the rank of the token itself comes along
+        self.num_requested = 0
+        """Places that are scored, or will be by a dispatch in flight."""
+        self._num_places = num_prompt - 1
+        self._places: tuple[TokenLogprobs | None, ...] | None = None
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether nothing is left to be asked for."""
+        return self.num_requested == self._num_places
+
+    def read_all(self, decode: Callable[[list[int]], str]) -> tuple[TokenLogprobs | None, ...]:
+        """What was reported at every token of the prompt; None at the first, before which nothing stands."""
+        if self._places is None:
+            self._places = (None, *self.read(0, self._num_places, decode))
+        return self._places

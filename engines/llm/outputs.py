@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.engines.llm.batch import Sampled
-from headrace.engines.llm.logprobs import LogprobTrace
+from headrace.engines.llm.logprobs import LogprobTrace, TokenLogprobs
 from headrace.engines.llm.output_text import OutputText
 from headrace.engines.llm.request import CompletionOutput, FinishReason, RequestOutput, Sequence
 from headrace.engines.llm.sampling_params import SamplingParams
@@ -126,6 +126,7 @@ class OutputWriter:
         return RequestOutput(
             request_id=request.request_id,
             prompt_token_ids=request.prompt_token_ids,
+            prompt_logprobs=self._prompt_logprobs(sequence) if shown.start == 0 else None,
             outputs=(completion,),
             finished=ending is not None,
             metadata=request.metadata,
@@ -135,6 +136,10 @@ class OutputWriter:
             ttft_s=sequence.first_token_s - request.submit_time_s,
             latency_s=None if now_s is None else now_s - request.submit_time_s,
         )
+
+    def _prompt_logprobs(self, sequence: Sequence) -> tuple[TokenLogprobs | None, ...] | None:
+        trace = sequence.prompt_trace
+        return None if trace is None else trace.read_all(self._decode_one)
 
     def _decode_one(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)

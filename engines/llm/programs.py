@@ -43,14 +43,14 @@ def prefill(
     extras: Extras,
     sizes: PackedPrefill,
     num_top: int,
-) -> tuple[KVCache, Int[Array, "R results"]]:
-    """Donates cache."""
+) -> tuple[KVCache, Int[Array, "R results"], Float[Array, "T E"]]:
+    """The tokens of rows whose chunk is the last, and the hidden states of all tokens. Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
-    hidden, cache = _last_hidden(decoder, backend, cache, packed, sizes)
+    hidden, last, cache = _hidden_states(decoder, backend, cache, packed, sizes)
     rows, _ = unpack_prefill(packed, sizes)
-    head = Head(decoder, hidden, backend)
+    head = Head(decoder, last, backend)
     chosen = choose_tokens(head, rows, jnp.zeros_like(rows.limit), extras, num_top)
-    return cache, _pack_once(chosen, rows)
+    return cache, _pack_once(chosen, rows), hidden
 
 
 def prefill_scores(
@@ -60,11 +60,11 @@ def prefill_scores(
     cache: KVCache,
     packed: Int[Array, " L"],
     sizes: PackedPrefill,
-) -> tuple[KVCache, Scores]:
+) -> tuple[KVCache, Scores, Float[Array, "T E"]]:
     """A prefill without the choice of tokens. Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
-    hidden, cache = _last_hidden(decoder, backend, cache, packed, sizes)
-    return cache, score(Head(decoder, hidden, backend))
+    hidden, last, cache = _hidden_states(decoder, backend, cache, packed, sizes)
+    return cache, score(Head(decoder, last, backend)), hidden
 
 
 def decode_scores(
@@ -167,14 +167,14 @@ def _no_tokens(num_rows: int, burst: int, num_top: int) -> Chosen:
     return Chosen(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), top if num_top else None)
 
 
-def _last_hidden(
+def _hidden_states(
     decoder: Decoder, backend: Backend, cache: KVCache, packed: Int[Array, " L"], sizes: PackedPrefill
-) -> tuple[Float[Array, "R E"], KVCache]:
-    """The hidden state of each row's last token."""
+) -> tuple[Float[Array, "T E"], Float[Array, "R E"], KVCache]:
+    """The hidden states of all tokens, and of each row's last one."""
     rows, chunks = unpack_prefill(packed, sizes)
     attend = partial(attend_blocks, backend, rows, chunks)
     hidden, cache = decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend)
-    return hidden[chunks.last_token], cache
+    return hidden, hidden[chunks.last_token], cache
 
 
 def _pack_once(chosen: Chosen, rows: Rows) -> Int[Array, "R results"]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from headrace.engines.errors import RowError
 from headrace.engines.llm.guided import GuideState
-from headrace.engines.llm.logprobs import LogprobTrace, TokenLogprobs
+from headrace.engines.llm.logprobs import LogprobTrace, PromptTrace, TokenLogprobs
 from headrace.engines.llm.output_text import OutputText
 from headrace.engines.llm.sampling_params import SamplingParams
 from headrace.engines.llm.token_rules import NO_RULES, TokenRules
@@ -73,6 +73,9 @@ class RequestOutput:
     """The request's name."""
     prompt_token_ids: tuple[int, ...] = ()
     """The prompt as the model saw it."""
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    """At each prompt token, itself and the most likely ones there (None at the first); None where not asked
+    for, and in deltas after the first."""
     outputs: tuple[CompletionOutput, ...] = ()
     """The texts; empty where `error` is set."""
     error: RowError | None = None
@@ -130,6 +133,8 @@ class Sequence:
     """What ends it at its next token: a guide or a logits processor that failed."""
     trace: LogprobTrace | None = None
     """Log-probabilities at each output token; None where the params do not ask for them."""
+    prompt_trace: PromptTrace | None = None
+    """The same of the prompt, one for all rows of the request."""
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     num_preemptions: int = 0
@@ -172,6 +177,11 @@ class Sequence:
     def is_prefilling(self) -> bool:
         """Whether chunks of it are still to be computed."""
         return self.num_computed < self.prefill_end
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether pages of earlier prompts do not help it: log-probabilities of its own are wanted."""
+        return self.prompt_trace is not None and not self.prompt_trace.is_requested
 
     @property
     def num_sampled(self) -> int:

@@ -1,9 +1,8 @@
 """Runs batches on the device: one program for prefills and one for bursts of decode steps, by bucket."""
 
 import time
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -12,47 +11,58 @@ from flax import nnx
 
 from headrace.engines.buckets import pick_bucket
 from headrace.engines.errors import ConfigError
-from headrace.engines.llm.attention import choose_backend
 from headrace.engines.llm.batch import (
     DecodeBatch,
-    PackedPrefill,
     PrefillBatch,
     Sampled,
-    max_blocks,
-    pack_known,
-    pack_prefill,
     pack_rows,
     packed_rows,
     unpack_sampled,
 )
+from headrace.engines.llm.choose import Scores
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.host_rules import add_host_rules, need_host
-from headrace.engines.llm.kv_cache import NULL_PAGE, copy_pages, make_cache
+from headrace.engines.llm.kv_cache import NULL_PAGE, make_cache
 from headrace.engines.llm.logit_edits import Extras, pack_edits, pack_mask
-from headrace.engines.llm.logprobs import count_top
+from headrace.engines.llm.logprobs import count_top, top_bucket
+from headrace.engines.llm.lowering import Lowering, StopIds, shape_of
 from headrace.engines.llm.model import Decoder
-from headrace.engines.llm.programs import choose, decode_burst, decode_scores, prefill, prefill_scores
+from headrace.engines.llm.prompt_scores import PromptSpan, pack_spans, record_spans, take_spans
+from headrace.engines.llm.request import LLMRequest
 from headrace.engines.llm.shapes import choose_shapes
+from headrace.engines.llm.variants import (
+    COPY,
+    COPY_PAGES,
+    PLAIN,
+    PLAIN_NEEDS,
+    Needs,
+    Variant,
+    needs_of,
+    programs_for,
+)
 from headrace.engines.programs import ProgramKey, Programs
 
 SMALL_BUCKETS_AFTER_S = 10.0
 """Seconds of work after which the rest of the buckets is compiled: a small job has ended by then."""
 
-COPY_PAGES = 32
-"""Pages that are copied at once."""
-COPY = ProgramKey("copy", COPY_PAGES)
-StopIds = list[tuple[int, ...]]
+MAX_KINDS = 8
+"""Kinds of rows whose programs are compiled in the background."""
 
 
-class Dispatch(NamedTuple):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dispatch:
     """A batch that was launched; its result is on the device, or will be."""
 
     batch: PrefillBatch | DecodeBatch
     key: ProgramKey
     """The program that runs it: its size is the tokens of a prefill, the rows of a decode."""
     result: jax.Array
+    num_top: int
     most_steps: int
     """Tokens a row for which the result has room."""
+    spans: list[PromptSpan] = field(default_factory=list)
+    """What is scored of prompts."""
+    prompt_scores: jax.Array | None = None
 
 
 class Runner:
@@ -61,48 +71,45 @@ class Runner:
     def __init__(
         self, decoder: Decoder, config: EngineConfig, num_pages: int, max_model_len: int, dtype: jnp.dtype
     ) -> None:
-        graph, self._weights = nnx.split(decoder)
+        _, self._weights = nnx.split(decoder)
         self._cache = make_cache(decoder.config, num_pages, config.cache.page_size, dtype)
         self._config = config
+        self._max_model_len = max_model_len
+        self._vocab_size = decoder.config.vocab_size
         self.shapes = choose_shapes(config, max_model_len)
         self.num_dispatches = 0
         self.padding_tokens = 0
         self._first_launch_s: float | None = None
-        backend = choose_backend(config.attention_backend, decoder.config.head_dim, config.cache.page_size)
-        self._copy = jax.jit(copy_pages, donate_argnames="cache")
-        self._vocab_size = decoder.config.vocab_size
-        self._decode = jax.jit(
-            partial(decode_burst, graph, backend), donate_argnames="cache", static_argnames="num_top"
-        )
-        self._prefill = jax.jit(
-            partial(prefill, graph, backend), donate_argnames="cache", static_argnames=("sizes", "num_top")
-        )
-        self._decode_scores = jax.jit(partial(decode_scores, graph, backend), donate_argnames="cache")
-        self._prefill_scores = jax.jit(
-            partial(prefill_scores, graph, backend), donate_argnames="cache", static_argnames="sizes"
-        )
-        self._choose = jax.jit(choose, static_argnames="num_top")
-        # Workers trace while the engine's thread donates the cache: they are given shapes alone.
-        self._state = jax.tree.map(_shape_of, (self._weights, self._cache))
-        self._plan = [
-            *(ProgramKey("prefill", size) for size in self.shapes.prefill_tokens),
-            *(ProgramKey("decode", size) for size in self.shapes.decode_rows),
-            COPY,
-        ]
-        self.programs = Programs(config.compilation, self._plan, self._lower, self._example)
+        self._announced: tuple[Needs, ...] = ()
+        self._seen: dict[Needs, None] = {}
+        self._lowering = Lowering(decoder, self._cache, config, self.shapes)
+        plan = programs_for(self.shapes, [PLAIN_NEEDS])
+        self.programs = Programs(config.compilation, plan, self._lowering.lower, self._lowering.example)
+
+    def announce(self, requests: Sequence[LLMRequest]) -> None:
+        """Foresees the programs of rows like these, beside those that were announced before."""
+        needs = (needs_of(request, self._max_model_len, self.shapes.burst) for request in requests)
+        self._announced = tuple(dict.fromkeys((*self._announced, *needs)))
+        self.programs.plan(programs_for(self.shapes, self._announced))
+
+    def note(self, request: LLMRequest) -> None:
+        """Takes a row into account where programs are compiled ahead of their use."""
+        if len(self._seen) < MAX_KINDS and not self.programs.is_warm:
+            self._seen[needs_of(request, self._max_model_len, self.shapes.burst)] = None
 
     def expect(self, num_rows: int, num_tokens: int) -> None:
         """Has the programs compiled that so many rows, with so many tokens to prefill, are going to need."""
         if not self._config.compilation.aot or num_rows == 0:
             return
-        shapes = self.shapes
+        shapes, needs = self.shapes, self._announced or tuple(self._seen) or (PLAIN_NEEDS,)
         num_tokens = min(max(num_tokens, 1), shapes.prefill_tokens[-1])
-        keys = [
-            ProgramKey("prefill", pick_bucket(shapes.prefill_tokens, num_tokens)),
-            ProgramKey("decode", pick_bucket(shapes.decode_rows, min(num_rows, shapes.decode_rows[-1]))),
-        ]
+        next_shapes = shapes._replace(
+            prefill_tokens=(pick_bucket(shapes.prefill_tokens, num_tokens),),
+            decode_rows=(pick_bucket(shapes.decode_rows, min(num_rows, shapes.decode_rows[-1])),),
+        )
+        keys = [key for key in programs_for(next_shapes, [_narrowest(each) for each in needs]) if key != COPY]
         if self._first_launch_s and time.monotonic() - self._first_launch_s > SMALL_BUCKETS_AFTER_S:
-            keys += reversed(self._plan)
+            keys += reversed(programs_for(shapes, needs))
         self.programs.expect(keys)
 
     def precompile(
@@ -115,39 +122,36 @@ class Runner:
         """
         if num_tokens is None and num_seqs is None:
             return self.programs.precompile()
-        keys = []
+        keys: list[ProgramKey] = []
         for tokens, seqs in _paired(num_tokens, num_seqs):
-            if tokens is not None:
-                keys.append(ProgramKey("prefill", _bucket("num_tokens", self.shapes.prefill_tokens, tokens)))
-            if seqs is not None:
-                keys.append(ProgramKey("decode", _bucket("num_seqs", self.shapes.decode_rows, seqs)))
+            shapes = self.shapes._replace(
+                prefill_tokens=()
+                if tokens is None
+                else (_bucket("num_tokens", self.shapes.prefill_tokens, tokens),),
+                decode_rows=() if seqs is None else (_bucket("num_seqs", self.shapes.decode_rows, seqs),),
+            )
+            wanted = programs_for(shapes, self._announced or (PLAIN_NEEDS,))
+            keys += [key for key in wanted if key != COPY]
         return self.programs.precompile(dict.fromkeys(keys))
 
     def launch(
         self, batch: PrefillBatch | DecodeBatch, stop_ids: StopIds, copies: list[tuple[int, int]]
     ) -> Dispatch:
         """Starts the work of a batch after copying pages; what is launched later runs after it."""
-        num_top = count_top(batch.sequences)
-        if isinstance(batch, PrefillBatch):
-            key = self._pick("prefill", self.shapes.prefill_tokens, batch.num_tokens, num_top)
-            arguments = self._pack_prefill(batch, stop_ids, key.size)
-        else:
-            key = self._pick("decode", self.shapes.decode_rows, len(batch.sequences), num_top)
-            arguments = self._pack_decode(batch, stop_ids, key.size)
         self._copy_pages(copies)
         self._first_launch_s = self._first_launch_s or time.monotonic()
         self.num_dispatches += 1
-        if need_host(batch.sequences):
-            return Dispatch(batch, key, self._choose_with_host(batch, key, arguments), 1)
-        program = self.programs.get(key, arguments)
-        self._cache, result = program(self._weights, cache=self._cache, **arguments)
-        most_steps = 1 if isinstance(batch, PrefillBatch) else self.shapes.burst
-        return Dispatch(batch, key, result, most_steps)
+        if isinstance(batch, PrefillBatch):
+            return self._launch_prefill(batch, stop_ids)
+        return self._launch_decode(batch, stop_ids)
 
     def fetch(self, dispatch: Dispatch) -> Sampled:
         """The tokens of a dispatch: of a prefill one a row, real where it was the row's last chunk."""
         batch, key = dispatch.batch, dispatch.key
-        sampled = unpack_sampled(jax.device_get(dispatch.result), dispatch.most_steps, key.num_top)
+        result, prompt_scores = jax.device_get((dispatch.result, dispatch.prompt_scores))
+        sampled = unpack_sampled(result, dispatch.most_steps, dispatch.num_top)
+        if prompt_scores is not None:
+            record_spans(dispatch.spans, prompt_scores)
         if isinstance(batch, PrefillBatch):
             self.padding_tokens += key.size - batch.num_tokens
         else:
@@ -158,8 +162,10 @@ class Runner:
     def update_weights(self, decoder: Decoder) -> None:
         """Puts other weights of the same shapes in the place of those that are there."""
         _, weights = nnx.split(decoder)
-        shapes = jax.tree.map(_shape_of, weights)
-        assert shapes == self._state[0], "programs are compiled for the shapes and dtypes that there were"
+        shapes = jax.tree.map(shape_of, weights)
+        assert shapes == self._lowering.weights, (
+            "programs are compiled for the shapes and dtypes that there were"
+        )
         self._weights = weights  # other replicas may still use the old ones
 
     def release(self) -> None:
@@ -168,18 +174,65 @@ class Runner:
         for array in jax.tree.leaves((self._weights, self._cache)):
             array.delete()
 
+    def _launch_prefill(self, batch: PrefillBatch, stop_ids: StopIds) -> Dispatch:
+        has_host, num_top = need_host(batch.sequences), count_top(batch.sequences)
+        extras = self._pack_extras(batch, self.shapes.prefill_rows, num_new=0)
+        kind, variant = ("prefill logits", PLAIN) if has_host else ("prefill", Variant.of(num_top, extras))
+        key = self._pick(kind, self.shapes.prefill_tokens, batch.num_tokens, variant)
+        arguments = self._lowering.pack_prefill(batch, stop_ids, key.size)
+        arguments |= {} if has_host else {"extras": extras}
+        program = self.programs.get(key, arguments)
+        self._cache, result, hidden = program(self._weights, cache=self._cache, **arguments)
+        if has_host:
+            rows = packed_rows(arguments["packed"], self._lowering.sizes(key.size))
+            result = self._choose_with_host(batch, result, rows, extras)
+        spans = take_spans(batch)
+        return Dispatch(
+            batch=batch,
+            key=key,
+            result=result,
+            num_top=num_top,
+            most_steps=1,
+            spans=spans,
+            prompt_scores=self._score_prompts(spans, hidden) if spans else None,
+        )
+
+    def _launch_decode(self, batch: DecodeBatch, stop_ids: StopIds) -> Dispatch:
+        sizes, num_top = self.shapes.decode_rows, count_top(batch.sequences)
+        size = pick_bucket(sizes, len(batch.sequences))
+        extras = self._pack_extras(batch, size, num_new=self.shapes.burst)
+        has_host = need_host(batch.sequences)
+        kind, variant = ("decode logits", PLAIN) if has_host else ("decode", Variant.of(num_top, extras))
+        key = self._pick(kind, sizes, size, variant)
+        if key.size != size:
+            extras = self._pack_extras(batch, key.size, num_new=self.shapes.burst)
+        if has_host:
+            rows = pack_rows(batch.sequences, stop_ids, key.size, self.shapes.table_width)
+            program = self.programs.get(key, {"packed": rows})
+            self._cache, scores = program(self._weights, cache=self._cache, packed=rows)
+            result, most_steps = self._choose_with_host(batch, scores, rows, extras), 1
+        else:
+            arguments = {**self._lowering.pack_decode(batch, stop_ids, key.size), "extras": extras}
+            program = self.programs.get(key, arguments)
+            self._cache, result = program(self._weights, cache=self._cache, **arguments)
+            most_steps = self.shapes.burst
+        return Dispatch(batch=batch, key=key, result=result, num_top=num_top, most_steps=most_steps)
+
     def _choose_with_host(
-        self, batch: PrefillBatch | DecodeBatch, key: ProgramKey, arguments: dict[str, Any]
+        self, batch: PrefillBatch | DecodeBatch, scores: Scores, rows: np.ndarray, extras: Extras
     ) -> jax.Array:
         """The result of one token a row: the host adds its rules while the device computes the logits."""
-        packed, extras = arguments["packed"], arguments["extras"]
-        logits_key = ProgramKey(f"{key.kind} logits", key.size)
-        program = self.programs.get(logits_key, {"packed": packed})
-        self._cache, scores = program(self._weights, cache=self._cache, packed=packed)
-        rows = packed if isinstance(batch, DecodeBatch) else packed_rows(packed, self._sizes(key.size))
         extras = add_host_rules(extras, batch.sequences, scores.logits, self._vocab_size)
-        choice = {"scores": scores, "packed": rows, "extras": extras}
-        return self.programs.get(ProgramKey("choose", len(rows), key.num_top), choice)(**choice)
+        arguments = {"scores": scores, "packed": rows, "extras": extras}
+        key = ProgramKey("choose", len(rows), Variant.of(count_top(batch.sequences), extras))
+        return self.programs.get(key, arguments)(**arguments)
+
+    def _score_prompts(self, spans: list[PromptSpan], hidden: jax.Array) -> jax.Array:
+        """The scores of prompt tokens, from the hidden states of a prefill."""
+        num_top = top_bucket(max(span.trace.num_top for span in spans))
+        arguments = {"hidden": hidden, **pack_spans(spans, hidden.shape[0])}
+        key = ProgramKey("prompt scores", hidden.shape[0], Variant(num_top=num_top))
+        return self.programs.get(key, arguments)(self._weights, **arguments)
 
     def _copy_pages(self, copies: list[tuple[int, int]]) -> None:
         for first in range(0, len(copies), COPY_PAGES):
@@ -188,32 +241,13 @@ class Runner:
             program = self.programs.get(COPY, {"pages": pages})
             self._cache = program(cache=self._cache, pages=pages)
 
-    def _pick(self, kind: str, sizes: tuple[int, ...], count: int, num_top: int) -> ProgramKey:
+    def _pick(self, kind: str, sizes: tuple[int, ...], count: int, variant: Variant) -> ProgramKey:
         """The bucket to run in: the smallest, or a larger one where only that is compiled."""
-        smallest = ProgramKey(kind, pick_bucket(sizes, count), num_top)
+        smallest = ProgramKey(kind, pick_bucket(sizes, count), variant)
         if self._config.compilation.aot:
-            fitting = [ProgramKey(kind, size, num_top) for size in sizes if size >= count]
+            fitting = [ProgramKey(kind, size, variant) for size in sizes if size >= count]
             return next((key for key in fitting if self.programs.is_ready(key)), smallest)
         return smallest
-
-    def _sizes(self, num_tokens: int) -> PackedPrefill:
-        rows = self.shapes.prefill_rows
-        return PackedPrefill(rows, num_tokens, max_blocks(num_tokens, rows), self.shapes.table_width)
-
-    def _pack_prefill(self, batch: PrefillBatch, stop_ids: StopIds, size: int) -> dict[str, Any]:
-        sizes = self._sizes(size)
-        return {
-            "packed": pack_prefill(batch, stop_ids, sizes, self._config.pad_token_id),
-            "extras": self._pack_extras(batch, sizes.num_rows, num_new=0),
-        }
-
-    def _pack_decode(self, batch: DecodeBatch, stop_ids: StopIds, size: int) -> dict[str, Any]:
-        return {
-            "packed": pack_rows(batch.sequences, stop_ids, size, self.shapes.table_width),
-            "known": pack_known(batch.sequences, size, self.shapes.burst),
-            "bounds": np.asarray([min(batch.max_steps, self.shapes.burst), batch.min_active], np.int32),
-            "extras": self._pack_extras(batch, size, num_new=self.shapes.burst),
-        }
 
     def _pack_extras(self, batch: PrefillBatch | DecodeBatch, num_rows: int, num_new: int) -> Extras:
         sequences = batch.sequences
@@ -221,32 +255,10 @@ class Runner:
             pack_edits(sequences, num_rows, num_new), pack_mask(sequences, num_rows, self._vocab_size)
         )
 
-    def _example(self, key: ProgramKey) -> dict[str, Any]:
-        """Arguments of the shapes that a bucket has."""
-        if key == COPY:
-            return {"pages": np.zeros((2, COPY_PAGES), np.int32)}
-        if key.kind == "prefill":
-            return self._pack_prefill(PrefillBatch([], [], []), [], key.size)
-        return self._pack_decode(DecodeBatch([], 1, 1), [], key.size)
 
-    def _lower(self, key: ProgramKey, arguments: Mapping[str, Any]) -> jax.stages.Lowered:
-        weights, cache = self._state
-        if key == COPY:
-            return self._copy.lower(cache=cache, **arguments)
-        if key.kind == "choose":
-            return self._choose.lower(num_top=key.num_top, **arguments)
-        if key.kind == "decode logits":
-            return self._decode_scores.lower(weights, cache=cache, **arguments)
-        if key.kind == "prefill logits":
-            return self._prefill_scores.lower(weights, cache=cache, sizes=self._sizes(key.size), **arguments)
-        if key.kind == "prefill":
-            sizes = self._sizes(key.size)
-            return self._prefill.lower(weights, cache=cache, sizes=sizes, num_top=key.num_top, **arguments)
-        return self._decode.lower(weights, cache=cache, num_top=key.num_top, **arguments)
-
-
-def _shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+def _narrowest(needs: Needs) -> Needs:
+    """The same with the least room for touched tokens: what a job's first rows need."""
+    return needs._replace(prefill_widths=needs.prefill_widths[:1], decode_widths=needs.decode_widths[:1])
 
 
 def _paired(

@@ -2,23 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.engines.errors import RequestError
 from headrace.engines.llm.sampling_checks import check_combinations, check_ranges, check_types
 from headrace.engines.sampling import MIN_TEMPERATURE
 from headrace.engines.serialization import Serializable
 
 MAX_STOP_IDS = 16
 """Stop token ids of one row, end-of-text tokens included, that the device can watch."""
-
-UNAVAILABLE = frozenset(
-    {
-        "prompt_logprobs",
-    }
-)
-"""Fields that the engine does not act on yet: any value but the default is refused."""
 
 _TUPLES = ("stop_token_ids", "suppress_tokens", "allowed_token_ids", "guided_choice")
 _TEXTS = ("stop", "bad_words", "logits_processors")
@@ -83,7 +75,8 @@ class SamplingParams(Serializable):
     """How many most likely tokens, beside the chosen one, are returned with their log-probabilities at each
     output token; None: none, not even the chosen one's."""
     prompt_logprobs: int | None = None
-    """The same for each prompt token but the first."""
+    """The same for each prompt token but the first, whose prompt is then computed in full, whatever is
+    cached."""
     use_beam_search: bool = False
     """Keep the beam_width most likely continuations and return the n best."""
     beam_width: int | None = None
@@ -110,9 +103,6 @@ class SamplingParams(Serializable):
         check_types(self)
         check_ranges(self)
         check_combinations(self)
-        for field in fields(self):
-            if field.name in UNAVAILABLE and getattr(self, field.name) != field.default:
-                raise RequestError(f"{field.name} is not available yet: leave it out", kind="params")
 
     def _normalize(self) -> None:
         """Gives each field the one form that the engine reads, so far as its value has such a form."""

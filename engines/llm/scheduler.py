@@ -14,6 +14,7 @@ from headrace.engines.buckets import pick_bucket
 from headrace.engines.errors import QueueFullError, RequestError
 from headrace.engines.llm.batch import DecodeBatch, PrefillBatch
 from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.logprobs import PromptTrace
 from headrace.engines.llm.page_pool import NO_PREFIX, PagePool
 from headrace.engines.llm.request import LLMRequest, Sequence
 from headrace.engines.llm.shapes import Shapes
@@ -111,6 +112,8 @@ class Scheduler:
         if len(self._waiting) >= self._limits.max_waiting:
             raise QueueFullError(f"{self._limits.max_waiting} rows wait: step first, or raise max_waiting")
         siblings: list[Sequence] = []
+        num_top = request.params.prompt_logprobs
+        prompt_trace = None if num_top is None else PromptTrace(num_top, num_prompt)
         num_rows = 1 if request.params.use_beam_search else request.params.num_samples
         for sample in range(num_rows):
             self._num_arrivals += 1
@@ -120,6 +123,7 @@ class Scheduler:
                     sample=sample,
                     siblings=siblings,
                     tokens=list(request.prompt_token_ids),
+                    prompt_trace=prompt_trace,
                     max_total=max_total,
                     arrival=self._num_arrivals,
                 )
@@ -320,7 +324,7 @@ class Scheduler:
                 # Its pages are published by the sibling, if at all.
                 num_published = sequence.num_prompt // page_size
                 return Shared(sibling.pages[:count], NO_PREFIX, num_tokens, partial, num_published)
-        if not self._config.cache.enable_prefix_caching:
+        if not self._config.cache.enable_prefix_caching or sequence.needs_whole_prompt:
             return Shared([], NO_PREFIX, 0, None, 0)
         name, pages = self._pool.share_prefix(sequence.request.prompt_token_ids)
         return Shared(pages, name, len(pages) * page_size, None, len(pages))

@@ -59,3 +59,29 @@ def test_buckets_that_do_not_reach_the_limits_are_refused():
         tiny_config(max_num_seq_buckets=(2, 4))
     with pytest.raises(ConfigError, match="token_buckets"):
         tiny_config(token_buckets=(64, 32))
+
+
+def test_programs_of_announced_params_are_compiled_ahead_and_no_others(tiny_model):
+    guided = SamplingParams(guided_regex="[a-z]{9}", max_tokens=12)
+    edited = SamplingParams(frequency_penalty=1.0, logprobs=3, prompt_logprobs=0, max_tokens=12)
+    config = tiny_config(deterministic=True, strict_shapes=True)
+    with LLM(str(tiny_model), config) as llm:
+        assert llm.precompile(sampling_params=guided) == [
+            "prefill logits of 64",
+            "decode logits of 8",
+            "choose of 8 with a mask",
+            "copy of 32",
+        ]
+        assert llm.precompile(sampling_params=edited) == [
+            "prefill of 64 with 8 likely tokens, 64 touched tokens",
+            "decode of 8 with 8 likely tokens, 64 touched tokens",
+            "prompt scores of 64 with 8 likely tokens",
+            "choose of 8 with 8 likely tokens, 64 touched tokens, a mask",
+        ]
+        prompts = random_prompts(8, seed=4)
+        llm.generate(prompts, guided)
+        llm.generate(prompts, edited)
+        outputs = llm.generate(prompts, [guided, edited] * 4)
+        assert all(output.error is None for output in outputs)
+        metrics = llm.metrics()
+        assert (metrics["compiles"], metrics["late_compiles"]) == (8, 0)

@@ -1,0 +1,141 @@
+"""The device programs as they are compiled: traced for a bucket and a variant, before any row is there."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from headrace.engines.llm.attention import choose_backend
+from headrace.engines.llm.batch import (
+    DecodeBatch,
+    PackedPrefill,
+    PrefillBatch,
+    max_blocks,
+    pack_known,
+    pack_prefill,
+    pack_rows,
+)
+from headrace.engines.llm.choose import Greedy, Scores, has_native_head
+from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.kv_cache import KVCache, copy_pages
+from headrace.engines.llm.logit_edits import Extras, all_allowed, no_edits
+from headrace.engines.llm.model import Decoder
+from headrace.engines.llm.programs import choose, decode_burst, decode_scores, prefill, prefill_scores
+from headrace.engines.llm.prompt_scores import pack_spans, score_prompts
+from headrace.engines.llm.shapes import Shapes
+from headrace.engines.llm.variants import COPY_PAGES, Variant
+from headrace.engines.programs import ProgramKey
+
+StopIds = list[tuple[int, ...]]
+
+
+class Lowering:
+    """Traces programs, and packs the arguments that a dispatch brings along."""
+
+    def __init__(self, decoder: Decoder, cache: KVCache, config: EngineConfig, shapes: Shapes) -> None:
+        graph, weights = nnx.split(decoder)
+        self._model = decoder.config
+        self._config = config
+        self._shapes = shapes
+        backend = choose_backend(config.attention_backend, decoder.config.head_dim, config.cache.page_size)
+        self._has_native_head = has_native_head(decoder, backend)
+        # Workers trace while the engine's thread donates the cache: they are given shapes alone.
+        self.weights, self._cache = jax.tree.map(shape_of, (weights, cache))
+        self._copy = jax.jit(copy_pages, donate_argnames="cache")
+        self._choose = jax.jit(choose, static_argnames="num_top")
+        self._score_prompts = jax.jit(partial(score_prompts, graph), static_argnames="num_top")
+        self._runs = {
+            "decode": _jit(partial(decode_burst, graph, backend), "num_top"),
+            "decode logits": _jit(partial(decode_scores, graph, backend)),
+            "prefill": _jit(partial(prefill, graph, backend), "sizes", "num_top"),
+            "prefill logits": _jit(partial(prefill_scores, graph, backend), "sizes"),
+        }
+
+    def lower(self, key: ProgramKey, arguments: Mapping[str, Any]) -> jax.stages.Lowered:
+        """The traced program of a bucket for these arguments."""
+        if key.kind == "copy":
+            return self._copy.lower(cache=self._cache, **arguments)
+        assert isinstance(key.variant, Variant)
+        if key.kind == "choose":
+            return self._choose.lower(num_top=key.variant.num_top, **arguments)
+        if key.kind == "prompt scores":
+            return self._score_prompts.lower(self.weights, num_top=key.variant.num_top, **arguments)
+        static: dict[str, Any] = {}
+        if key.kind.startswith("prefill"):
+            static["sizes"] = self.sizes(key.size)
+        if not key.kind.endswith("logits"):
+            static["num_top"] = key.variant.num_top
+        return self._runs[key.kind].lower(self.weights, cache=self._cache, **static, **arguments)
+
+    def example(self, key: ProgramKey) -> dict[str, Any]:
+        """Arguments of the shapes that a bucket has."""
+        match key.kind:
+            case "copy":
+                return {"pages": np.zeros((2, COPY_PAGES), np.int32)}
+            case "prompt scores":
+                hidden = jax.ShapeDtypeStruct((key.size, self._model.hidden_size), jnp.float32)
+                return {"hidden": hidden, **pack_spans([], key.size)}
+            case "prefill" | "prefill logits":
+                arguments = self.pack_prefill(PrefillBatch([], [], []), [], key.size)
+                num_rows = self._shapes.prefill_rows
+            case "choose":
+                packed = pack_rows([], [], key.size, self._shapes.table_width)
+                arguments = {"scores": self._scores_shape(key.size), "packed": packed}
+                num_rows = key.size
+            case _:
+                batch = DecodeBatch([], 1, 1)
+                arguments = self.pack_decode(batch, [], key.size)
+                num_rows = key.size
+        if key.kind == "decode logits":
+            return {"packed": arguments["packed"]}
+        if key.kind == "prefill logits":
+            return arguments
+        return {**arguments, "extras": self._no_extras(num_rows, key.variant)}
+
+    def sizes(self, num_tokens: int) -> PackedPrefill:
+        """Sizes of a prefill of so many tokens."""
+        rows = self._shapes.prefill_rows
+        return PackedPrefill(rows, num_tokens, max_blocks(num_tokens, rows), self._shapes.table_width)
+
+    def pack_prefill(self, batch: PrefillBatch, stop_ids: StopIds, size: int) -> dict[str, Any]:
+        """The arguments of a prefill but for the extras."""
+        return {"packed": pack_prefill(batch, stop_ids, self.sizes(size), self._config.pad_token_id)}
+
+    def pack_decode(self, batch: DecodeBatch, stop_ids: StopIds, size: int) -> dict[str, Any]:
+        """The arguments of a decode burst but for the extras."""
+        burst = self._shapes.burst
+        return {
+            "packed": pack_rows(batch.sequences, stop_ids, size, self._shapes.table_width),
+            "known": pack_known(batch.sequences, size, burst),
+            "bounds": np.asarray([min(batch.max_steps, burst), batch.min_active], np.int32),
+        }
+
+    def _no_extras(self, num_rows: int, variant: Any) -> Extras:
+        """Extras of a variant's shapes that change nothing."""
+        assert isinstance(variant, Variant)
+        logits = np.zeros((num_rows, self._model.vocab_size), np.float32)
+        return Extras(
+            no_edits(num_rows, variant.edit_width) if variant.edit_width else None,
+            all_allowed(num_rows, self._model.vocab_size) if variant.has_mask else None,
+            logits if variant.has_logits else None,
+        )
+
+    def _scores_shape(self, num_rows: int) -> Scores:
+        logits = jax.ShapeDtypeStruct((num_rows, self._model.vocab_size), jnp.float32)
+        if not self._has_native_head:
+            return Scores(logits, None)  # pyright: ignore[reportArgumentType]
+        shapes = [jax.ShapeDtypeStruct((num_rows,), dtype) for dtype in (jnp.int32, jnp.float32)]
+        return Scores(logits, Greedy(*shapes))  # pyright: ignore[reportArgumentType]
+
+
+def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of an array."""
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def _jit(function: Any, *static: str) -> Any:
+    return jax.jit(function, donate_argnames="cache", static_argnames=static)
