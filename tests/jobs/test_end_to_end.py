@@ -1,4 +1,4 @@
-"""The command on real small models: results, resume, refusals, the demo, Ctrl-C in the middle."""
+"""The command on a tiny random model: results, resume, refusals, Ctrl-C; the demo on real ones."""
 
 import json
 import os
@@ -14,8 +14,6 @@ import pytest
 from headrace.jobs import run_generate
 from headrace.jobs.cli import main
 from headrace.jobs.demo_inputs import PROMPTS
-
-MODEL = "demo:smollm2-135m"
 
 
 def write_prompts(path: Path, prompts) -> Path:
@@ -34,14 +32,14 @@ def prompts(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def answers(prompts, tmp_path_factory) -> Path:
+def answers(prompts, tiny_llm, tmp_path_factory) -> Path:
     """Output of a finished run in three parts."""
     output = tmp_path_factory.mktemp("output") / "answers"
-    assert main(arguments(prompts, output)) == 0
+    assert main(arguments(prompts, tiny_llm, output)) == 0
     return output
 
 
-def arguments(prompts: Path, output: Path, *more: str) -> list[str]:
+def arguments(prompts: Path, model: str, output: Path, *more: str) -> list[str]:
     few = ["--chat", "--max-tokens", "6", "--max-model-len", "256", "--rows-per-part", "4"]
     return [
         "generate",
@@ -49,7 +47,7 @@ def arguments(prompts: Path, output: Path, *more: str) -> list[str]:
         "--output",
         str(output),
         "--model",
-        MODEL,
+        model,
         *few,
         "--no-supervise",
         *more,
@@ -65,9 +63,9 @@ def test_every_prompt_has_its_row_and_the_one_that_failed_says_why(answers):
     assert (answers / "__run" / "_SUCCESS").exists()
 
 
-def test_the_same_command_again_keeps_every_part_and_says_so(answers, prompts, capsys):
+def test_the_same_command_again_keeps_every_part_and_says_so(answers, prompts, tiny_llm, capsys):
     before = parts(answers)
-    assert main(arguments(prompts, answers)) == 0
+    assert main(arguments(prompts, tiny_llm, answers)) == 0
     assert parts(answers) == before
     out, err = capsys.readouterr()
     assert out == ""
@@ -76,30 +74,37 @@ def test_the_same_command_again_keeps_every_part_and_says_so(answers, prompts, c
     assert not any(prompt in err for prompt in PROMPTS)
 
 
-def test_failed_rows_change_the_exit_code_only_where_asked(answers, prompts):
-    assert main(arguments(prompts, answers, "--fail-on-row-errors")) == 1
+def test_failed_rows_change_the_exit_code_only_where_asked(answers, prompts, tiny_llm):
+    assert main(arguments(prompts, tiny_llm, answers, "--fail-on-row-errors")) == 1
 
 
-def test_python_takes_up_what_the_command_wrote(answers, prompts):
+def test_python_takes_up_what_the_command_wrote(answers, prompts, tiny_llm):
     before = parts(answers)
     summary = run_generate(
-        prompts, answers, MODEL, chat=True, max_tokens=6, max_model_len=256, rows_per_part=4, supervise=False
+        prompts,
+        answers,
+        tiny_llm,
+        chat=True,
+        max_tokens=6,
+        max_model_len=256,
+        rows_per_part=4,
+        supervise=False,
     )
     assert (summary.rows, summary.rows_run, summary.parts_reused) == (9, 0, 3)
     assert parts(answers) == before
 
 
 def test_bad_arguments_that_only_the_run_can_find_are_one_line_and_exit_code_2(
-    answers, prompts, tmp_path, capsys
+    answers, prompts, tiny_llm, tmp_path, capsys
 ):
     (tmp_path / "file").write_text("")
     cases = {
-        "missing input": arguments(tmp_path / "none-*.jsonl", tmp_path / "a"),
-        "unwritable output": arguments(prompts, tmp_path / "file" / "b"),
-        "unknown model": [*arguments(prompts, tmp_path / "c"), "--model", "no/such/model"],
-        "unknown demo model": [*arguments(prompts, tmp_path / "d"), "--model", "demo:no-such"],
-        "other parameters": arguments(prompts, answers, "--temperature", "0.7"),
-        "unknown option": arguments(prompts, tmp_path / "e", "--max-token", "3"),
+        "missing input": arguments(tmp_path / "none-*.jsonl", tiny_llm, tmp_path / "a"),
+        "unwritable output": arguments(prompts, tiny_llm, tmp_path / "file" / "b"),
+        "unknown model": [*arguments(prompts, tiny_llm, tmp_path / "c"), "--model", "no/such/model"],
+        "unknown demo model": [*arguments(prompts, tiny_llm, tmp_path / "d"), "--model", "demo:no-such"],
+        "other parameters": arguments(prompts, tiny_llm, answers, "--temperature", "0.7"),
+        "unknown option": arguments(prompts, tiny_llm, tmp_path / "e", "--max-token", "3"),
     }
     capsys.readouterr()
     for name, argv in cases.items():
@@ -110,6 +115,7 @@ def test_bad_arguments_that_only_the_run_can_find_are_one_line_and_exit_code_2(
         assert told[0].startswith("headrace: "), (name, told)
 
 
+@pytest.mark.slow
 def test_the_demo_shows_both_tables_each_time(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     for _ in range(2):
@@ -122,14 +128,14 @@ def test_the_demo_shows_both_tables_each_time(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path):
+def test_a_run_that_was_stopped_goes_on_where_it_was(tiny_llm, tmp_path):
     prompts = write_prompts(tmp_path / "prompts.jsonl", [f"Count from {n} on." for n in range(64)])
     output = tmp_path / "out"
     command = [
         sys.executable,
         "-m",
         "headrace.jobs",
-        *arguments(prompts, output, "--max-tokens", "32", "--supervise"),
+        *arguments(prompts, tiny_llm, output, "--max-tokens", "32", "--supervise"),
     ]
     environment = {**os.environ, "XLA_FLAGS": ""}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,31 @@ CLIP = "speech/DeepSpeech__LDC93S1.wav"
 @pytest.fixture
 def recordings(shared_data: Path, tmp_path: Path) -> Path:
     """A directory of speech, silence, a header without samples, and an archive under a false name."""
-    directory = tmp_path / "recordings"
-    directory.mkdir()
+    directory = tmp_path / "set" / "recordings"
+    directory.mkdir(parents=True)
     for name in (CLIP, "edge/whisper-timestamped__empty.wav", "edge/pocketsphinx__null.wav"):
         shutil.copy(shared_data / name, directory)
     shutil.copy(shared_data / "edge/wenet__shards_000000000.tar", directory / "wenet__shards_000000000.wav")
+    return directory
+
+
+@pytest.fixture
+def tables(recordings: Path) -> Path:
+    """The recordings again, as tables of paths, of bytes and of Audio structs."""
+    directory = recordings.with_name("tables")
+    directory.mkdir()
+    names = sorted(path.name for path in recordings.iterdir())
+    lines = [
+        json.dumps({"key": n, "file": f"../recordings/{name}", "text": name}) for n, name in enumerate(names)
+    ]
+    faults = ['{"key": 9}', '{"key": 10, "file": "none.wav"}']
+    (directory / "paths.jsonl").write_text("\n".join([*lines, *faults]))
+    content = [(recordings / name).read_bytes() for name in names]
+    pq.write_table(pa.table({"audio": content, "key": range(4), "text": names}), directory / "bytes.parquet")
+    structs = pa.table(
+        {"audio": [{"bytes": each, "path": None} for each in content[:2]], "key": [0, 1], "text": names[:2]}
+    )
+    pq.write_table(structs, directory / "structs.parquet")
     return directory
 
 
@@ -36,10 +57,14 @@ def read_rows(output: Path) -> list[dict[str, Any]]:
     return ds.dataset(output).to_table().sort_by([("source", "ascending"), ("row", "ascending")]).to_pylist()
 
 
-def test_recordings_in_any_form_give_the_same_rows(recordings: Path, tmp_path: Path):
-    output = tmp_path / "files"
-    summary = run_transcribe(make_config(recordings, output, with_columns=("token_ids",)))
-    speech, null, archive, silence = read_rows(output)
+def test_recordings_in_any_form_give_the_same_rows(recordings: Path, tables: Path, tmp_path: Path):
+    output = tmp_path / "out"
+    options = {"id_column": "key", "keep_columns": ("text",), "with_columns": ("token_ids",)}
+    config = make_config(recordings, output, rows_per_part=3, **options)
+    summary = run_transcribe(replace(config, inputs=(str(recordings), f"{tables}/*.*")))
+    assert summary.model_loads == 1
+    rows = read_rows(output)
+    speech, null, archive, silence = rows[:4]
     assert [row["row"] for row in (speech, null, archive, silence)] == [0, 0, 0, 0]
     assert "suit in greasy" in speech["text"]
     assert speech["duration_s"] == pytest.approx(2.92, abs=0.01)
@@ -50,33 +75,20 @@ def test_recordings_in_any_form_give_the_same_rows(recordings: Path, tmp_path: P
     assert null["text"] is None
     assert null["segments"] is None
     assert "archive" in archive["error"]
-    assert (summary.rows, summary.rows_failed, summary.unit) == (4, 2, "audio seconds")
-    assert summary.units == pytest.approx(speech["duration_s"] + silence["duration_s"])
+    assert (summary.rows, summary.rows_failed, summary.unit) == (16, 9, "audio seconds")
+    assert summary.units == pytest.approx(4 * speech["duration_s"] + 3 * silence["duration_s"])
 
     names = sorted(path.name for path in recordings.iterdir())
-    tables = tmp_path / "tables"
-    tables.mkdir()
-    shutil.copytree(recordings, tables / "audio")
-    lines = [json.dumps({"key": n, "file": f"audio/{name}", "text": name}) for n, name in enumerate(names)]
-    (tables / "paths.jsonl").write_text("\n".join([*lines, '{"key": 9}', '{"key": 10, "file": "none.wav"}']))
-    content = [(recordings / name).read_bytes() for name in names]
-    pq.write_table(pa.table({"audio": content, "key": range(4), "text": names}), tables / "bytes.parquet")
-    structs = [{"bytes": each, "path": None} for each in content[:2]]
-    pq.write_table(pa.table({"audio": structs, "key": [0, 1], "text": names[:2]}), tables / "structs.parquet")
-    both = tmp_path / "both"
-    config = make_config(f"{tables}/*.*", both, id_column="key", keep_columns=("text",), rows_per_part=3)
-    assert run_transcribe(config).model_loads == 1
-    rows = read_rows(both)
-    assert [(row["source"], row["id"]) for row in rows] == [
-        *(("bytes.parquet", str(n)) for n in range(4)),
-        *(("paths.jsonl", str(n)) for n in (0, 1, 2, 3, 9, 10)),
-        *(("structs.parquet", str(n)) for n in range(2)),
+    assert [(row["source"], row["id"]) for row in rows[4:]] == [
+        *(("tables/bytes.parquet", str(n)) for n in range(4)),
+        *(("tables/paths.jsonl", str(n)) for n in (0, 1, 2, 3, 9, 10)),
+        *(("tables/structs.parquet", str(n)) for n in range(2)),
     ]
     wanted = [speech["text"], None, None, ""]
-    assert [row["text"] for row in rows] == [*wanted, *wanted, None, None, *wanted[:2]]
-    assert [row["input_text"] for row in rows[:4]] == names
-    assert "'file' has no value" in rows[8]["error"]
-    assert "none.wav" in rows[9]["error"]
+    assert [row["text"] for row in rows[4:]] == [*wanted, *wanted, None, None, *wanted[:2]]
+    assert [row["input_text"] for row in rows[4:8]] == names
+    assert "'file' has no value" in rows[12]["error"]
+    assert "none.wav" in rows[13]["error"]
 
 
 def test_options_that_the_engine_refuses_are_refused_before_the_run(recordings: Path, tmp_path: Path):
