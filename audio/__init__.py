@@ -3,8 +3,9 @@
 What is named here is imported when it is first used: the errors must be had without waiting for JAX.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.audio.lazy import lazily
 
 if TYPE_CHECKING:
     from headrace.audio.errors import AudioError, HeadraceError
@@ -39,30 +40,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "MAX_CHUNK_S": "windows",
-    "SAMPLE_RATE": "recording",
-    "AudioError": "errors",
-    "AudioSource": "recording",
-    "Ending": "recording",
-    "FetchLimits": "fetching",
-    "HeadraceError": "errors",
-    "PackedSpeech": "vad",
-    "Reading": "loading",
-    "Recording": "recording",
-    "SpeechPacker": "vad",
-    "VadError": "vad",
-    "Window": "windows",
-    "WindowStream": "windows",
-    "cut_windows": "windows",
-    "load_audio": "loading",
-    "log_mel": "mel",
-    "log_mel_batch": "mel",
-    "silero_judge": "vad",
-    "stream_audio": "loading",
+    "errors": ("AudioError", "HeadraceError"),
+    "fetching": ("FetchLimits",),
+    "loading": ("Reading", "load_audio", "stream_audio"),
+    "mel": ("log_mel", "log_mel_batch"),
+    "recording": ("SAMPLE_RATE", "AudioSource", "Ending", "Recording"),
+    "vad": ("PackedSpeech", "SpeechPacker", "VadError", "silero_judge"),
+    "windows": ("MAX_CHUNK_S", "Window", "WindowStream", "cut_windows"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazily(__name__, _HOMES)

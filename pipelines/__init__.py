@@ -4,8 +4,9 @@ What is named here is imported when it is first used: Beam and JAX take seconds,
 checks its options need not wait for.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.audio.lazy import lazily
 
 if TYPE_CHECKING:
     from headrace.pipelines.calls import FailedRow, GeneratedRow, TranscribedRow
@@ -56,10 +57,4 @@ _HOMES = {
     "supervisor": ("supervise",),
     "transforms": ("Generate", "Outcome", "Transcribe"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazily(__name__, _HOMES)

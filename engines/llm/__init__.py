@@ -3,8 +3,9 @@
 What is named here is imported when it is first used: configs must be had without waiting for JAX.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.audio.lazy import lazily
 
 if TYPE_CHECKING:
     from headrace.engines.llm.async_engine import AsyncEngine
@@ -31,22 +32,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "LLM": "llm",
-    "AsyncEngine": "async_engine",
-    "CacheConfig": "engine_config",
-    "ChatOptions": "conversation",
-    "CompletionOutput": "request",
-    "EncodeOptions": "prompts",
-    "EngineConfig": "engine_config",
-    "RequestOutput": "request",
-    "SamplingParams": "sampling_params",
-    "SchedulerConfig": "engine_config",
-    "TextRequest": "prompts",
-    "check_model": "llm",
+    "async_engine": ("AsyncEngine",),
+    "conversation": ("ChatOptions",),
+    "engine_config": ("CacheConfig", "EngineConfig", "SchedulerConfig"),
+    "llm": ("LLM", "check_model"),
+    "prompts": ("EncodeOptions", "TextRequest"),
+    "request": ("CompletionOutput", "RequestOutput"),
+    "sampling_params": ("SamplingParams",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazily(__name__, _HOMES)
