@@ -23,6 +23,8 @@ from headrace.pipelines.work import ServingEngine, WorkRow, as_text
 # Options of a run over files.
 _OF_RUNS = frozenset(
     {"inputs", "output", "keep_columns", "with_columns", "rows_per_part", "files_per_shard"}
+    | {"dataset", "dataset_config", "split", "limit", "where", "shuffle_seed", "work_per_part"}
+    | {"dedupe"}
     | {"fail_on_row_errors", "retry_errors", "overwrite", "ignore_mtime", "max_error_rate", "max_hours"}
     | {"row_timeout_s", "supervise", "prometheus_port"}
 )
@@ -108,8 +110,10 @@ class GenerateCall:
         if prepared.error is not None:
             return prepared.error
         config = self.work.config
-        seed = derive_seed(config.seed, _row_id(config.id_column, values))
-        params = dataclasses.replace(sampling_params(config), seed=seed)
+        params = sampling_params(config)
+        if params.seed is None:
+            seed = derive_seed(config.seed, _row_id(config.id_column, values))
+            params = dataclasses.replace(params, seed=seed)
         chat = config.chat or config.system is not None
         return engine.submit(prepared.payload, params, request_id=request_id, chat=chat, system=config.system)
 

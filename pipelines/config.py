@@ -47,6 +47,10 @@ class RunConfig(Serializable):
     """Split of the dataset."""
     limit: int | None = None
     """Run only the first so many rows, in the order of the input (a trial run)."""
+    where: str | None = None
+    """Run only rows of tables of which this is true, for example 'n > 3 and lang in ("en", "de")'."""
+    shuffle_seed: int | None = None
+    """Draw the rows of limit at random, alike for the same seed, and take parts in a random order."""
     output: str
     """Directory of the results; a run that was broken off is taken up again in the same directory."""
     model: str
@@ -63,6 +67,10 @@ class RunConfig(Serializable):
     """Input columns to carry through to the results; one whose name is taken is prefixed with input_."""
     rows_per_part: int = 500
     """Most rows in one part of the results; a part is what a broken run may have to do again."""
+    work_per_part: float | None = None
+    """Most work in one part, in tokens or seconds of audio, as estimated; the largest parts go first."""
+    dedupe: bool = False
+    """Send work that is the same once for each worker process, and give its result to every row of it."""
     fail_on_row_errors: bool = False
     """Exit with status 1 where any row failed."""
     retry_errors: bool = False
@@ -88,6 +96,8 @@ class RunConfig(Serializable):
         _require(has_input, "no input was given: name files, globs or directories, or a dataset")
         _require(not self.inputs or self.dataset is None, "give either inputs or a dataset, not both")
         _require_positive("limit", self.limit)
+        work = self.work_per_part
+        _require(work is None or work > 0, f"work_per_part is {work}: give more than 0")
         _require(all(self.inputs), "an input is an empty string: name files, globs or directories")
         _require(bool(self.output), "no output directory was given: add --output DIR")
         _require(bool(self.model), "no model was given: add --model MODEL, for example demo:smollm2-135m")
@@ -123,6 +133,8 @@ class GenerateConfig(RunConfig):
     """Leave out tokens less likely than this share of the most likely one's probability."""
     seed: int = 0
     """Seed of the job; the seed of each sampled row is derived from it and from the row's place."""
+    one_seed: bool = False
+    """Draw every row with the job's seed itself, so that rows of equal prompts get equal texts."""
     stop: tuple[str, ...] = ()
     """Texts that end a generation; they are not part of the result."""
     stop_token_ids: tuple[int, ...] = ()
@@ -178,6 +190,9 @@ class GenerateConfig(RunConfig):
         _require_each("with", self.with_columns, ("token_ids", "cumulative_logprob"))
         for name in ("max_tokens", "rows_per_part"):
             _require_positive(name, getattr(self, name))
+        is_drawn = self.temperature > 0 and not self.one_seed
+        told = "dedupe gives equal prompts one text, and each would have its own draw"
+        _require(not (self.dedupe and is_drawn), f"{told}: give temperature 0, or one_seed")
         template_and_column = self.template is not None and self.prompt_column is not None
         _require(not template_and_column, "template and prompt_column exclude each other: give one of them")
 
@@ -218,6 +233,10 @@ class TranscribeConfig(RunConfig):
     """Table column of the initial prompt of each row."""
     audio_column: str | None = None
     """Table column of paths, URLs or bytes (default: the first of audio, path, file, audio_filepath, url)."""
+    offset_column: str | None = None
+    """Table column of seconds at which a row's stretch of its recording begins (default: `offset`)."""
+    duration_column: str | None = None
+    """Table column of seconds that the stretch lasts (default: `duration`)."""
     batch_size: int | None = None
     """Windows that are decoded together (default: chosen by the engine)."""
     with_columns: tuple[str, ...] = ()
@@ -230,6 +249,8 @@ class TranscribeConfig(RunConfig):
     """Most lines of a subtitle; needs max_line_width."""
     rows_per_part: int = 100
     """Most rows in one part of the results; a part is what a broken run may have to do again."""
+    work_per_part: float | None = 3600.0
+    """Most seconds of audio in one part, as estimated, or one recording; the largest parts go first."""
     files_per_shard: int = 10_000
     """Most audio files that are grouped into one shard."""
 

@@ -108,7 +108,8 @@ def _sample(run: PreparedRun, num_rows: int) -> Iterator[WorkRow]:
 def _beginning(task: ChunkTask, num_rows: int) -> ChunkTask:
     chunk = task.chunk
     if chunk.is_table:
-        return replace(task, chunk=replace(chunk, stop=min(chunk.start + num_rows, chunk.stop)))
+        shorter = replace(chunk, stop=min(chunk.start + num_rows, chunk.stop))
+        return replace(task, chunk=shorter, picked=task.picked and task.picked[:num_rows])
     files = chunk.files[:num_rows]
     return replace(task, chunk=replace(chunk, files=files), paths=task.paths[: len(files)])
 

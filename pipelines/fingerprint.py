@@ -24,6 +24,7 @@ _NOT_PARAMETERS = {
     "retry_errors",
     "overwrite",
     "ignore_mtime",
+    "dedupe",
     "max_error_rate",
     "max_hours",
     "row_timeout_s",

@@ -1,6 +1,6 @@
 """The job that continues prompts: rows to requests of the LLM engine, its outputs to rows of the results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -13,13 +13,14 @@ from headrace.engines.llm import LLM, EngineConfig, RequestOutput, SamplingParam
 from headrace.engines.llm.guided import check_guide
 from headrace.pipelines.config import GenerateConfig, InputError, Unit
 from headrace.pipelines.prompts import Prompt, fill_template, read_prompt, template_fields
-from headrace.pipelines.scans import TableRow
+from headrace.pipelines.scans import TableRow, TableScan
 from headrace.pipelines.schemas import generate_schema
 from headrace.pipelines.tables import TABLE_FORMATS, table_format
 from headrace.pipelines.work import (
     ResultRow,
     Work,
     WorkRow,
+    as_text,
     kept_values,
     require_columns,
     row_key,
@@ -27,6 +28,8 @@ from headrace.pipelines.work import (
 )
 
 PROMPT_COLUMNS = ("prompt", "messages")
+# Of English text and most tokenizers, for estimates of work.
+_CHARACTERS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,20 @@ class GenerateWork:
     @property
     def files_per_shard(self) -> int:
         return 1
+
+    @property
+    def typed_columns(self) -> tuple[str, ...]:
+        return ()
+
+    def work_columns(self, scan: TableScan) -> tuple[str, ...]:
+        return self.content_columns("the table", scan.columns)
+
+    def row_work(self, values: Mapping[str, Any], path: str) -> float:
+        characters = sum(len(as_text(value)) for value in values.values())
+        return characters / _CHARACTERS_PER_TOKEN + self.config.max_tokens
+
+    def file_work(self, path: str, size: int | None) -> float:
+        raise AssertionError("every file of prompts is a table")
 
     def with_kept(self, kept: pa.Schema) -> Work:
         return replace(self, kept=kept)
@@ -172,7 +189,7 @@ class GenerateWork:
 
 
 def sampling_params(config: GenerateConfig) -> SamplingParams:
-    """How each row is sampled; a row's seed is left to the engine, which derives it from the job's."""
+    """How each row is sampled; without one_seed the engine derives a row's seed from the job's."""
     return SamplingParams(
         max_tokens=config.max_tokens,
         min_tokens=config.min_tokens,
@@ -180,6 +197,7 @@ def sampling_params(config: GenerateConfig) -> SamplingParams:
         top_p=config.top_p,
         top_k=config.top_k,
         min_p=config.min_p,
+        seed=config.seed if config.one_seed else None,
         stop=config.stop,
         stop_token_ids=config.stop_token_ids,
         ignore_eos=config.ignore_eos,

@@ -1,5 +1,6 @@
 """What is to be done: the input against what an output directory holds already."""
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,9 +11,12 @@ from headrace.pipelines.committed import compacted_parts
 from headrace.pipelines.config import InputError, OutputError
 from headrace.pipelines.files import list_directory
 from headrace.pipelines.listing import InputFile, Listing
+from headrace.pipelines.row_filter import read_condition
+from headrace.pipelines.row_work import Picks, estimate_works
 from headrace.pipelines.run_record import RunRecord
 from headrace.pipelines.scans import TableScan, wider_type
-from headrace.pipelines.shards import Chunk, Shard, ShardFile, cut_chunks, group_files
+from headrace.pipelines.selection import select_rows
+from headrace.pipelines.shards import Chunk, Shard, ShardFile, cut_by_work, cut_chunks, group_files
 from headrace.pipelines.tables import scan_table
 from headrace.pipelines.work import Work, require_columns
 
@@ -28,8 +32,12 @@ class ChunkTask:
     """The work."""
     paths: tuple[str, ...]
     """Where the chunk's files are read."""
+    first_row: int = 0
+    """Row of the table at which reading begins: the chunk's first, or one before it."""
     offset: int = 0
-    """Byte where the chunk's first row begins, for a table of lines."""
+    """Byte where that row begins, for a table of lines."""
+    picked: tuple[int, ...] | None = None
+    """Rows of the table that are the chunk's, where they are not those from `start` to `stop`."""
     content: tuple[str, ...] = ()
     """Columns that requests are made from."""
     columns: tuple[str, ...] = ()
@@ -65,9 +73,12 @@ def make_plan(
     """
     planner = _Planner(work, listing, output, run_fingerprint)
     shards = planner.old_shards(record.shards if record else ())
+    num_old = len(shards)
     shards += planner.new_shards(shards)
     scans = planner.scan(shards)
     shards = [_with_rows(shard, scans) for shard in shards]
+    selected = select_rows(work.config, shards, num_old, scans, planner.paths)
+    shards = [planner.with_cuts(shard, scans, selected.picks) for shard in selected.shards]
     chunks = planner.cut(shards)
     if not chunks:
         raise InputError("the input has no rows: there is nothing to do")
@@ -77,11 +88,12 @@ def make_plan(
     reused = {name: footer for name, footer in valid.items() if name not in retried}
     kept = _kept_schema(work.config.keep_columns, scans, record.kept if record else pa.schema([]))
     tasks = tuple(
-        replace(planner.task(chunk, scans), retry=chunk.part_name in retried)
+        replace(planner.task(chunk, scans, selected.picks), retry=chunk.part_name in retried)
         for chunk in chunks
         if chunk.part_name not in reused
     )
-    return Plan(shards=tuple(shards), chunks=tuple(chunks), tasks=tasks, reused=reused, kept=kept)
+    ordered = _in_order(tasks, work.config.shuffle_seed)
+    return Plan(shards=tuple(shards), chunks=tuple(chunks), tasks=ordered, reused=reused, kept=kept)
 
 
 class _Planner:
@@ -99,11 +111,23 @@ class _Planner:
             self.compacted = {part.part: part for parts in compacted_parts(output).values() for part in parts}
             self.parts = {*list_directory(output, "part-"), *self.compacted}
 
+    @property
+    def paths(self) -> dict[str, str]:
+        """Where the files are read, by source."""
+        return {source: file.path for source, file in self.files.items()}
+
     def cut(self, shards: Sequence[Shard]) -> list[Chunk]:
         stride = self.work.config.rows_per_part
-        limit = self.work.config.limit
-        fingerprint = self.run_fingerprint
-        return list(cut_chunks(shards, rows_per_part=stride, run_fingerprint=fingerprint, limit=limit))
+        return list(cut_chunks(shards, rows_per_part=stride, run_fingerprint=self.run_fingerprint))
+
+    def with_cuts(self, shard: Shard, scans: Mapping[str, TableScan], picks: Picks) -> Shard:
+        """A shard that has none yet with cuts by work, where its work can be told."""
+        config = self.work.config
+        if config.work_per_part is None or shard.cuts or not shard.rows:
+            return shard
+        works = estimate_works(self.work, shard, scans, self.paths, picks)
+        cuts = cut_by_work(works, max_rows=config.rows_per_part, max_work=config.work_per_part)
+        return replace(shard, cuts=cuts)
 
     def old_shards(self, before: Sequence[Shard]) -> list[Shard]:
         """The shards of the earlier run, with what has happened to files that have no part yet."""
@@ -122,9 +146,9 @@ class _Planner:
         files = tuple(file if file.gone else self._old_file(file, committed) for file in shard.files)
         if files == shard.files:
             return shard
-        is_as_before = [(each.size, each.gone) for each in files] == [(f.size, f.gone) for f in shard.files]
-        rows = shard.table_rows if is_as_before or not shard.is_table else None
-        return replace(shard, files=files, table_rows=rows)
+        if not shard.is_table or files[0].source in committed:
+            return replace(shard, files=files)
+        return replace(shard, files=files, table_rows=None, taken=None, cuts=())
 
     def _old_file(self, file: ShardFile, committed: set[str]) -> ShardFile:
         now = self.files.get(file.source)
@@ -150,13 +174,14 @@ class _Planner:
         """What the tables hold that have work left, by their sources."""
         config = self.work.config
         wanted = [each for each in (config.id_column, *config.keep_columns) if each]
+        asked = read_condition(config.where).columns if config.where is not None else ()
         tables = [shard for shard in shards if shard.is_table]
         if wanted and not tables:
             raise InputError(f"audio files have no column {wanted[0]!r}: give a table that names them")
-        scans = {}
+        scans: dict[str, TableScan] = {}
         for shard in tables:
             source = shard.files[0].source
-            if shard.files[0].gone or self._is_done(shard):
+            if shard.files[0].gone or self._is_done(shard) or self._is_past_limit(scans):
                 continue
             scan = self._scan(source)
             if shard.table_rows not in (None, scan.rows) and self._is_begun(shard):
@@ -165,14 +190,21 @@ class _Planner:
                     f"{scan.rows}: put it back as it was, or choose another output directory"
                 )
             if scan.rows:
-                require_columns(wanted, source, scan.columns)
+                require_columns([*wanted, *asked], source, scan.columns)
             scans[source] = scan
         return scans
+
+    def _is_past_limit(self, scans: Mapping[str, TableScan]) -> bool:
+        """Whether the first rows that a limit takes are all in tables that were scanned."""
+        config = self.work.config
+        is_of_first = config.limit is not None and config.where is None and config.shuffle_seed is None
+        return is_of_first and sum(scan.rows for scan in scans.values()) >= (config.limit or 0)
 
     def _scan(self, source: str) -> TableScan:
         config = self.work.config
         path = self.files[source].path
-        return scan_table(path, stride=config.rows_per_part, typed=config.keep_columns)
+        typed = tuple(dict.fromkeys((*config.keep_columns, *self.work.typed_columns)))
+        return scan_table(path, stride=config.rows_per_part, typed=typed)
 
     def _is_done(self, shard: Shard) -> bool:
         names = [chunk.part_name for chunk in self.cut([shard])] if shard.table_rows is not None else [""]
@@ -210,7 +242,7 @@ class _Planner:
             )
         return found
 
-    def task(self, chunk: Chunk, scans: Mapping[str, TableScan]) -> ChunkTask:
+    def task(self, chunk: Chunk, scans: Mapping[str, TableScan], picks: Picks) -> ChunkTask:
         paths = tuple(self.files[file.source].path for file in chunk.files)
         if not chunk.is_table:
             return ChunkTask(chunk=chunk, paths=paths)
@@ -221,13 +253,25 @@ class _Planner:
         scan = scans[source]
         content = self.work.content_columns(source, scan.columns)
         extra = [each for each in (config.id_column, *config.keep_columns) if each]
+        picked = tuple(map(int, picks[source][chunk.start : chunk.stop])) if source in picks else None
+        first_row = picked[0] if picked else chunk.start
+        at = first_row // config.rows_per_part
         return ChunkTask(
             chunk=chunk,
             paths=paths,
-            offset=scan.offsets[chunk.index] if scan.offsets else 0,
+            first_row=at * config.rows_per_part if scan.offsets else first_row,
+            offset=scan.offsets[at] if scan.offsets else 0,
+            picked=picked,
             content=content,
             columns=tuple(dict.fromkeys((*content, *extra))),
         )
+
+
+def _in_order(tasks: Sequence[ChunkTask], shuffle_seed: int | None) -> tuple[ChunkTask, ...]:
+    """Tasks in a random order, or with most work first, so that a large one is not the tail of the run."""
+    if shuffle_seed is not None:
+        return tuple(random.Random(shuffle_seed).sample(tasks, len(tasks)))
+    return tuple(sorted(tasks, key=lambda task: -task.chunk.work))
 
 
 def _change(before: ShardFile, now: InputFile | None) -> str:

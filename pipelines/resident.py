@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 from apache_beam.utils.shared import Shared
 
+from headrace.pipelines.duplicates import SharedOutputs
 from headrace.pipelines.work import ServingEngine
 
 logger = logging.getLogger(__name__)
@@ -33,9 +34,15 @@ class Resident:
         self._reported: dict[str, float] = {}
         self._is_new = True
         self._lock = threading.Lock()
+        self._shared: dict[str, SharedOutputs] = {}
         # The engine's own thread keeps the engine alive, but nothing keeps the resident alive but DoFns.
         closing = weakref.finalize(self, engine.close)
         closing.atexit = False  # a process that ends need not wait for what is in flight
+
+    def shared_outputs(self, run: str) -> SharedOutputs:
+        """What the engine's outputs of a run are shared by, among rows of equal content."""
+        with self._lock:
+            return self._shared.setdefault(run, SharedOutputs())
 
     def take_loads(self) -> int:
         """1 for the first caller, 0 for the others: the loads of this process, to be added up."""

@@ -129,7 +129,8 @@ class RunChunk(beam.DoFn):
             config = self._work.config
             watched = Watched(resident.engine, journal, config.row_timeout_s or None)
             progress = ChunkProgress(add, lambda: check_halt(config, self._output))
-            lane = Lane(self._work, resident.engine, progress, journal, watched)
+            shared = resident.shared_outputs(self._output) if config.dedupe else None
+            lane = Lane(self._work, resident.engine, progress, journal, watched, shared)
             try:
                 with STALLS.watching(watched):
                     results = run_rows(lane, task, verdict, self._results_to_keep(task))
@@ -170,6 +171,7 @@ class RunChunk(beam.DoFn):
                 **part_metrics([each.values for each in results], sums=work.sums, times=work.times),
                 **rate_metrics(math.fsum(each.units for each in results), work.unit, wall_s),
                 **memory_metrics(),
+                "deduplicated_rows": float(sum(each.is_copy for each in results)),
             },
             engine={name: float(value) for name, value in resident.engine.metrics().items()},
             device=resident.device,
@@ -186,7 +188,7 @@ class RunChunk(beam.DoFn):
         increase("model_loads", resident.take_loads())
         for kind, count in footer.errors.items():
             increase(f"errors_{kind}", count)
-        for name in self._work.sums:
+        for name in ("deduplicated_rows", *self._work.sums):
             increase(name, footer.metrics[name])
         for name, growth in resident.take_growth().items():
             increase(f"engine_{name}", growth)
@@ -245,9 +247,11 @@ def work_rows(work: Work, task: ChunkTask) -> Iterator[WorkRow]:
             yield work.prepare_file(path, file.source)
         return
     path, source = task.paths[0], chunk.files[0].source
-    rows = read_rows(path, chunk.start, chunk.stop, offset=task.offset, columns=task.columns)
-    for row in rows:
-        yield work.prepare(row, path, source, task.content)
+    numbers = task.picked or range(chunk.start, chunk.stop)
+    wanted = range(chunk.start, chunk.stop) if task.picked is None else frozenset(task.picked)
+    for row in read_rows(path, task.first_row, numbers[-1] + 1, offset=task.offset, columns=task.columns):
+        if row.row in wanted:
+            yield work.prepare(row, path, source, task.content)
     size = chunk.files[0].size
     if size is not None and is_local(path) and not is_dataset(path) and os.path.getsize(path) != size:
         raise _changed(source)

@@ -15,7 +15,7 @@ from headrace.pipelines.commit import run_directory, scratch_directory
 from headrace.pipelines.config import OutputError, RunConfig
 from headrace.pipelines.files import exists, read_bytes, without_query, write_whole
 from headrace.pipelines.fingerprint import SCHEMA_VERSION, as_json
-from headrace.pipelines.shards import Shard, ShardFile
+from headrace.pipelines.shards import Cut, Shard, ShardFile
 
 _PACKAGES = (
     "headrace",
@@ -189,7 +189,14 @@ def _shard_to_json(shard: Shard) -> dict[str, Any]:
     files = [
         [each.source, each.size, each.modified, *(["gone"] if each.gone else [])] for each in shard.files
     ]
-    return {"index": shard.index, "table": shard.is_table, "rows": shard.table_rows, "files": files}
+    return {
+        "index": shard.index,
+        "table": shard.is_table,
+        "rows": shard.table_rows,
+        "taken": shard.taken,
+        "cuts": [[cut.stop, round(cut.work, 3)] for cut in shard.cuts],
+        "files": files,
+    }
 
 
 def _shard_from_json(content: Mapping[str, Any]) -> Shard:
@@ -202,4 +209,11 @@ def _shard_from_json(content: Mapping[str, Any]) -> Shard:
         )
         for each in content["files"]
     )
-    return Shard(index=content["index"], is_table=content["table"], files=files, table_rows=content["rows"])
+    return Shard(
+        index=content["index"],
+        is_table=content["table"],
+        files=files,
+        table_rows=content["rows"],
+        taken=content.get("taken"),
+        cuts=tuple(Cut(*each) for each in content.get("cuts", ())),
+    )

@@ -1,8 +1,9 @@
 """Shards and chunks: how an input is cut, in a way that stays as it is when the input grows."""
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 from headrace.pipelines.fingerprint import digest
 from headrace.pipelines.listing import InputFile
@@ -22,6 +23,15 @@ class ShardFile:
     """Whether it went before any part of it was committed; it keeps its place, so that no chunk moves."""
 
 
+class Cut(NamedTuple):
+    """Where a chunk ends that was cut by work."""
+
+    stop: int
+    """Place after its last."""
+    work: float
+    """Work that was estimated for it, in the units of the job."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
     """One table, or a group of audio files."""
@@ -34,14 +44,20 @@ class Shard:
     """The table, or the audio files sorted by source."""
     table_rows: int | None = None
     """Rows of the table; None for audio files, and for a table that was not scanned yet."""
+    taken: int | None = None
+    """Rows of the table that the run takes, where it does not take all."""
+    cuts: tuple[Cut, ...] = ()
+    """Where its chunks end, where they were cut by work; they stay when the estimates change."""
 
     @property
     def rows(self) -> int:
-        """Places of the shard: rows of the table, or audio files with those that are gone."""
+        """Places of the shard: rows of the table that are taken, or audio files with those that are gone."""
         if not self.is_table:
             return len(self.files)
         assert self.table_rows is not None, "the table was not scanned"
-        return 0 if self.files[0].gone else self.table_rows
+        if self.files[0].gone:
+            return 0
+        return self.table_rows if self.taken is None else self.taken
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +78,8 @@ class Chunk:
     """Whether `start` and `stop` are rows of the one file, or places of files."""
     fingerprint: str
     """Hash of the run's fingerprint and of the chunk's own input."""
+    work: float = 0.0
+    """Work that was estimated for it; 0 where none was."""
 
     @property
     def rows(self) -> int:
@@ -90,21 +108,15 @@ def group_files(
     return shards
 
 
-def cut_chunks(
-    shards: Iterable[Shard], *, rows_per_part: int, run_fingerprint: str, limit: int | None = None
-) -> Iterator[Chunk]:
-    """Chunks of at most `rows_per_part` rows; one that is left without a row is passed over.
-
-    `limit` is the number of places after which no more are taken.
-    """
-    left = sys.maxsize if limit is None else limit
+def cut_chunks(shards: Iterable[Shard], *, rows_per_part: int, run_fingerprint: str) -> Iterator[Chunk]:
+    """Chunks of a shard's own cuts, else of `rows_per_part` rows; one without a row is passed over."""
     for shard in shards:
-        places_left, left = left, max(left - shard.rows, 0)
-        for index, start in enumerate(range(0, min(shard.rows, places_left), rows_per_part)):
-            stop = min(start + rows_per_part, shard.rows, places_left)
+        cuts = shard.cuts if shard.rows else ()
+        stops = [cut.stop for cut in cuts] or [*range(rows_per_part, shard.rows, rows_per_part), shard.rows]
+        for index, (start, stop) in enumerate(pairwise((0, *stops))):
             places = shard.files if shard.is_table else shard.files[start:stop]
             files = tuple(file for file in places if not file.gone)
-            if files:
+            if files and stop > start:
                 yield Chunk(
                     shard=shard.index,
                     index=index,
@@ -113,7 +125,25 @@ def cut_chunks(
                     files=files,
                     is_table=shard.is_table,
                     fingerprint=_chunk_fingerprint(run_fingerprint, files, start, stop),
+                    work=cuts[index].work if cuts else 0.0,
                 )
+
+
+def cut_by_work(works: Sequence[float], *, max_rows: int, max_work: float) -> tuple[Cut, ...]:
+    """Cuts into chunks of at most `max_rows` rows and `max_work` work, or of one row that is more.
+
+    e.g. of works 2, 2, 9, 1, with at most 4 work: 2 + 2, 9, 1.
+    """
+    cuts: list[Cut] = []
+    start, total = 0, 0.0
+    for place, work in enumerate(works):
+        if place > start and (total + work > max_work or place - start == max_rows):
+            cuts.append(Cut(place, total))
+            start, total = place, 0.0
+        total += work
+    if len(works) > start:
+        cuts.append(Cut(len(works), total))
+    return tuple(cuts)
 
 
 def _chunk_fingerprint(run_fingerprint: str, files: Sequence[ShardFile], start: int, stop: int) -> str:

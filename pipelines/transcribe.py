@@ -18,9 +18,10 @@ from headrace.engines.whisper import (
     WhisperEngine,
     check_model,
 )
+from headrace.pipelines.audio_lengths import estimate_seconds
 from headrace.pipelines.config import InputError, TranscribeConfig, Unit
-from headrace.pipelines.files import is_http, is_local, join, parent, read_bytes
-from headrace.pipelines.scans import TableRow
+from headrace.pipelines.files import exists, file_size, is_http, is_local, join, parent, read_bytes
+from headrace.pipelines.scans import TableRow, TableScan
 from headrace.pipelines.schemas import transcribe_schema
 from headrace.pipelines.segments import cut_segment
 from headrace.pipelines.tables import table_format
@@ -36,7 +37,7 @@ from headrace.pipelines.work import (
 )
 
 OFFSET = "offset"
-SEGMENT_COLUMNS = (OFFSET, "duration")
+DURATION = "duration"
 AUDIO_COLUMNS = ("audio", "path", "file", "audio_filepath", "url")
 
 
@@ -62,6 +63,31 @@ class TranscribeWork:
     def files_per_shard(self) -> int:
         return self.config.files_per_shard
 
+    @property
+    def typed_columns(self) -> tuple[str, ...]:
+        if self.config.work_per_part is None:
+            return ()
+        return AUDIO_COLUMNS if self.config.audio_column is None else (self.config.audio_column,)
+
+    def work_columns(self, scan: TableScan) -> tuple[str, ...]:
+        _, duration = self._segment_columns
+        if duration in scan.columns:
+            return (duration,)
+        audio = self.content_columns("the table", scan.columns)[0]
+        return (audio,) if scan.types.get(audio) == pa.string() else ()
+
+    def row_work(self, values: Mapping[str, Any], path: str) -> float:
+        ((name, value),) = values.items()
+        if name == self._segment_columns[1]:
+            return _seconds(value)
+        if not isinstance(value, str) or not is_local(value) or not is_local(path):
+            return 0.0
+        recording = join(parent(path), value)
+        return estimate_seconds(recording, file_size(recording) if exists(recording) else 0)
+
+    def file_work(self, path: str, size: int | None) -> float:
+        return estimate_seconds(path, size)
+
     def with_kept(self, kept: pa.Schema) -> Work:
         return replace(self, kept=kept)
 
@@ -76,10 +102,18 @@ class TranscribeWork:
         if not wanted:
             there = ", ".join(columns) or "none"
             raise InputError(f"{source} has no column of audio: name one of {there} as the audio column")
-        wanted = (*wanted, *dict.fromkeys(self._option_columns.values()))
+        given = [each for each in (self.config.offset_column, self.config.duration_column) if each]
+        wanted = tuple(dict.fromkeys((*wanted, *self._option_columns.values(), *given)))
         require_columns(wanted, source, columns)
         # Manifests in NeMo's form name stretches of recordings.
-        return (*wanted, *(name for name in SEGMENT_COLUMNS if OFFSET in columns and name in columns))
+        offset, duration = self._segment_columns
+        found = [name for name in (offset, duration) if offset in columns and name in columns]
+        return tuple(dict.fromkeys((*wanted, *found)))
+
+    @property
+    def _segment_columns(self) -> tuple[str, str]:
+        """Columns of where a row's stretch of a recording begins, and of how long it is."""
+        return self.config.offset_column or OFFSET, self.config.duration_column or DURATION
 
     @property
     def _option_columns(self) -> dict[str, str]:
@@ -116,7 +150,7 @@ class TranscribeWork:
         except ValueError as error:
             return replace(work_row, error=RowError("options", str(error)))
         work_row = replace(work_row, options=options)
-        return _with_audio(work_row, lambda: _stretch(row.values, content, parent(path)))
+        return _with_audio(work_row, lambda: self._stretch(row.values, content, parent(path)))
 
     def prepare_file(self, path: str, source: str) -> WorkRow:
         key = row_key(self.config, source, 0, {})
@@ -152,6 +186,21 @@ class TranscribeWork:
     def fail(self, row: WorkRow) -> ResultRow:
         assert row.error is not None, "the row has no error"
         return self._failed(row, row.error, None)
+
+    def _stretch(
+        self, values: Mapping[str, Any], content: Sequence[str], directory: str
+    ) -> str | bytes | dict[str, Any]:
+        """What the engine takes for a row: the recording, or the stretch of it that the row names."""
+        audio = _audio(values.get(content[0]), content[0], directory)
+        offset, duration = self._segment_columns
+        if offset not in content or values.get(offset) is None:
+            return audio
+        length_s = values.get(duration) if duration in content else None
+        for name, value in ((offset, values[offset]), (duration, length_s)):
+            if not isinstance(value, int | float | None) or isinstance(value, bool):
+                kind = type(value).__name__
+                raise AudioError(f"column {name!r} is a {kind}: seconds are wanted", kind="segment")
+        return cut_segment(audio, float(values[offset]), None if length_s is None else float(length_s))
 
     def _failed(self, row: WorkRow, error: RowError, output: Transcription | None) -> ResultRow:
         flags = list(output.quality_flags) if output else []
@@ -204,19 +253,12 @@ def _with_audio(row: WorkRow, find: Callable[[], str | bytes | dict[str, Any]]) 
     return replace(row, payload=audio, payload_bytes=size)
 
 
-def _stretch(
-    values: Mapping[str, Any], content: Sequence[str], directory: str
-) -> str | bytes | dict[str, Any]:
-    """What the engine takes for a row: the recording, or what `offset` and `duration` name of it."""
-    audio = _audio(values.get(content[0]), content[0], directory)
-    if OFFSET not in content or values.get(OFFSET) is None:
-        return audio
-    duration = values.get("duration") if "duration" in content else None
-    for name, value in ((OFFSET, values[OFFSET]), ("duration", duration)):
-        if not isinstance(value, int | float | None) or isinstance(value, bool):
-            kind = type(value).__name__
-            raise AudioError(f"column {name!r} is a {kind}: seconds are wanted", kind="segment")
-    return cut_segment(audio, float(values[OFFSET]), None if duration is None else float(duration))
+def _seconds(value: Any) -> float:
+    """A length that a table tells; 0 where it tells none."""
+    try:
+        return max(float(value), 0.0)
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def _audio(value: Any, column: str, directory: str) -> str | bytes:

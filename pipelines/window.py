@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from headrace.engines import EngineError, RowError
 from headrace.pipelines.budget import HaltedError, StoppedError
+from headrace.pipelines.duplicates import Sent, SharedOutputs, content_key
 from headrace.pipelines.in_flight import Tally
 from headrace.pipelines.journal import Journal
 from headrace.pipelines.stall_watch import Watched
@@ -42,6 +43,7 @@ class _Submitted(NamedTuple):
     place: int
     row: WorkRow
     future: "Future[Any]"
+    is_first: bool
 
 
 class Lane(NamedTuple):
@@ -57,6 +59,8 @@ class Lane(NamedTuple):
     """Where it notes which rows are in the engine."""
     watched: Watched
     """What the stall watch sees of it."""
+    shared: SharedOutputs | None = None
+    """Outputs that rows of equal content share; None where each row is sent."""
 
 
 class Window:
@@ -79,20 +83,18 @@ class Window:
         while self._num_rows and not self._has_room(row):
             self._collect()
         TURNSTILE.enter(self._lane.progress.check)
-        self._lane.journal.submitted(place)
-        self._lane.watched.went_in()
         try:
-            future = self._lane.work.submit(self._lane.engine, row)
+            future, is_first = self._send(place, row)
         except EngineError:  # it had ended before this row
-            self._came_out(place)
             raise
         except Exception as error:  # noqa: BLE001 - one row must not stop the rest
-            self._came_out(place)
             self.keep(place, self._lane.work.fail(_with_unexpected(row, error)))
             return
+        if not is_first:
+            TURNSTILE.leave()
         self._num_rows += 1
         self._num_bytes += row.payload_bytes
-        submitted = _Submitted(place, row, future)
+        submitted = _Submitted(place, row, future, is_first)
         future.add_done_callback(lambda _: self._came_back(submitted))
 
     def finish(self) -> None:
@@ -121,8 +123,26 @@ class Window:
                 return
             self._num_rows -= 1
 
+    def _send(self, place: int, row: WorkRow) -> Sent:
+        """The future of a row's output, with the work sent to the engine where no other row's is the same."""
+
+        def submit() -> "Future[Any]":
+            self._lane.journal.submitted(place)
+            self._lane.watched.went_in()
+            try:
+                return self._lane.work.submit(self._lane.engine, row)
+            except BaseException:
+                self._came_out(place)
+                raise
+
+        shared = self._lane.shared
+        return Sent(submit(), True) if shared is None else shared.send(content_key(row), submit)
+
     def _came_back(self, submitted: _Submitted) -> None:
         """Called by the engine's thread."""
+        if not submitted.is_first:
+            self._finished.put(submitted)
+            return
         if isinstance(submitted.future.exception(), EngineError):
             TURNSTILE.leave()  # the journal keeps it: it was there when the engine ended
         else:
@@ -141,7 +161,7 @@ class Window:
         while True:
             self._lane.progress.check()
             try:
-                place, row, future = self._finished.get(timeout=_POLL_S)
+                place, row, future, is_first = self._finished.get(timeout=_POLL_S)
                 break
             except queue.Empty:
                 continue
@@ -153,7 +173,8 @@ class Window:
         if error is not None:
             self.keep(place, self._lane.work.fail(_with_unexpected(row, error)))
         else:
-            self.keep(place, self._lane.work.finish(row, future.result()))
+            result = self._lane.work.finish(row, future.result())
+            self.keep(place, result._replace(is_copy=not is_first))
 
     def keep(self, place: int, result: ResultRow) -> None:
         """Takes the result of a row that needs no engine, or has left it."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.engines import RowError
 from headrace.engines.checkpoints import LocalModel
 from headrace.pipelines.config import InputError, RunConfig, Unit
-from headrace.pipelines.scans import TableRow
+from headrace.pipelines.scans import TableRow, TableScan
 from headrace.pipelines.schemas import kept_name
 
 
@@ -58,6 +58,8 @@ class ResultRow(NamedTuple):
     values: Mapping[str, Any]
     error: RowError | None
     units: float
+    is_copy: bool = False
+    """Whether it is the output of another row of equal content."""
 
 
 @runtime_checkable
@@ -82,6 +84,23 @@ class Work(Protocol):
     @property
     def files_per_shard(self) -> int:
         """Most files that are no tables in a shard."""
+        ...
+
+    @property
+    def typed_columns(self) -> tuple[str, ...]:
+        """Columns whose types the estimates of work need."""
+        ...
+
+    def work_columns(self, scan: TableScan) -> tuple[str, ...]:
+        """Columns of a table that tell a row's work; none where it cannot be told without the content."""
+        ...
+
+    def row_work(self, values: Mapping[str, Any], path: str) -> float:
+        """Work of a row of the table at `path`, estimated from its work columns, in the job's unit."""
+        ...
+
+    def file_work(self, path: str, size: int | None) -> float:
+        """Work of a file that is a row, estimated."""
         ...
 
     def with_kept(self, kept: pa.Schema) -> "Work":
