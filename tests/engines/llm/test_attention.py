@@ -1,5 +1,7 @@
 """The attention backends against a dense softmax in float64, and against each other."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from headrace.engines.llm.attention import SEGMENT_TOKENS, AttentionRule, choose
 from headrace.engines.llm.kv_cache import LayerCache, write_pages
 
 NUM_PAGES = 1700
+MAX_LENGTH = 600
 needs_native = pytest.mark.skipif(not native.is_available(), reason="the native kernels are not built")
 BACKENDS = ["xla", pytest.param("native", marks=needs_native)]
 
@@ -23,7 +26,7 @@ def make_case(shape, dtype, seed=0):
     num_blocks, block_len, num_heads, num_kv, dim, page_size = shape
     rng = np.random.default_rng(seed)
     width = 3 * SEGMENT_TOKENS // page_size
-    lengths = rng.integers(block_len, 600, num_blocks)
+    lengths = rng.integers(block_len, MAX_LENGTH, num_blocks)
     storage = jnp.uint16 if dtype == jnp.bfloat16 else dtype
     table = np.zeros((num_blocks, width), np.int32)
     pages = rng.permutation(np.arange(1, NUM_PAGES))
@@ -34,23 +37,28 @@ def make_case(shape, dtype, seed=0):
         jnp.zeros((NUM_PAGES, num_kv, dim, page_size), storage),
         jnp.zeros((NUM_PAGES, num_kv, page_size, dim), storage),
     )
+    slots = np.zeros((2, num_blocks, MAX_LENGTH), np.int32)  # pages and offsets; padding goes to page 0
     for block, length in enumerate(lengths):
         count = -(-int(length) // page_size)
         table[block, :count], pages = pages[:count], pages[count:]
         tokens = np.arange(length)
-        cache = write_pages(
-            cache,
-            jnp.asarray(keys[block, :length], dtype),
-            jnp.asarray(values[block, :length], dtype),
-            jnp.asarray(table[block, tokens // page_size]),
-            jnp.asarray(tokens % page_size, jnp.int32),
-        )
+        slots[:, block, :length] = table[block, tokens // page_size], tokens % page_size
+    written = (rows[:, :MAX_LENGTH].reshape(-1, num_kv, dim) for rows in (keys, values))
+    cache = jax.jit(write_pages)(
+        cache, *(jnp.asarray(rows, dtype) for rows in written), *slots.reshape(2, -1)
+    )
     positions = (lengths[:, None] - block_len + np.arange(block_len)).astype(np.int32)
     positions[0, block_len // 2 :] = -1
     positions[1] = -1
     queries = rng.normal(size=(num_blocks, block_len, num_heads, dim))
     queries = np.asarray(jnp.asarray(queries, dtype).astype(jnp.float32))
     return queries, keys, values, cache, jnp.asarray(table), jnp.asarray(positions)
+
+
+@functools.partial(jax.jit, static_argnums=(4, 5))
+def attend(queries, cache, table, positions, rule, backend):
+    """The attention that is tested, as one program."""
+    return paged_attention(queries, cache, table, positions, rule, backend)
 
 
 def rule_of(queries):
@@ -80,7 +88,7 @@ def dense_attention(queries, keys, values, positions, window=None, soft_cap=None
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_float32_attention_equals_a_dense_softmax(shape, backend):
     queries, keys, values, cache, table, positions = make_case(shape, jnp.float32)
-    mixed = paged_attention(jnp.asarray(queries), cache, table, positions, rule_of(queries), backend)
+    mixed = attend(jnp.asarray(queries), cache, table, positions, rule_of(queries), backend)
     np.testing.assert_allclose(mixed, dense_attention(queries, keys, values, positions), atol=3e-6)
 
 
@@ -88,9 +96,7 @@ def test_float32_attention_equals_a_dense_softmax(shape, backend):
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
 def test_bfloat16_pages_are_read_as_they_were_written(shape, backend):
     queries, keys, values, cache, table, positions = make_case(shape, jnp.bfloat16)
-    mixed = paged_attention(
-        jnp.asarray(queries, jnp.bfloat16), cache, table, positions, rule_of(queries), backend
-    )
+    mixed = attend(jnp.asarray(queries, jnp.bfloat16), cache, table, positions, rule_of(queries), backend)
     # The XLA backend rounds the weights to bfloat16 (8 bits) before the second product.
     tolerance = 2e-6 if backend == "native" else 2e-2
     np.testing.assert_allclose(mixed, dense_attention(queries, keys, values, positions), atol=tolerance)
@@ -101,7 +107,7 @@ def test_bfloat16_pages_are_read_as_they_were_written(shape, backend):
 def test_windows_and_soft_caps_equal_those_of_a_dense_softmax(window, soft_cap, backend):
     queries, keys, values, cache, table, positions = make_case(SHAPES[1], jnp.float32)
     rule = AttentionRule(scale=queries.shape[-1] ** -0.5, window=window, soft_cap=soft_cap)
-    mixed = paged_attention(jnp.asarray(queries), cache, table, positions, rule, backend)
+    mixed = attend(jnp.asarray(queries), cache, table, positions, rule, backend)
     expected = dense_attention(queries, keys, values, positions, window, soft_cap)
     np.testing.assert_allclose(mixed, expected, atol=3e-6)
 
@@ -110,8 +116,8 @@ def test_windows_and_soft_caps_equal_those_of_a_dense_softmax(window, soft_cap, 
 def test_a_block_gives_the_same_bits_whatever_its_companions(backend):
     queries, _, _, cache, table, positions = make_case((6, 4, 4, 2, 16, 16), jnp.float32)
     order = jnp.asarray([5, 3, 0, 1, 4, 2])
-    mixed = paged_attention(jnp.asarray(queries), cache, table, positions, rule_of(queries), backend)
-    shuffled = paged_attention(
+    mixed = attend(jnp.asarray(queries), cache, table, positions, rule_of(queries), backend)
+    shuffled = attend(
         jnp.asarray(queries)[order], cache, table[order], positions[order], rule_of(queries), backend
     )
     assert (np.asarray(mixed)[np.asarray(order)] == np.asarray(shuffled)).all()
