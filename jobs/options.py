@@ -18,7 +18,7 @@ RENAMED = {"with_columns": "with"}
 """Fields whose option has another name, because the option's name is a Python keyword."""
 REPEATED = frozenset({"stop", "bad_words", "guided_choice"})
 """Tuple fields given once a value instead of as a comma list: their values may hold commas."""
-FILES = frozenset({"json_schema", "guided_grammar"})
+FILES = frozenset({"json_schema", "guided_grammar", "chat_template"})
 """Text fields for which the command line names a file that holds the text."""
 POSITIONAL = "inputs"
 """The field that takes the arguments without a dash."""

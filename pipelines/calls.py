@@ -15,7 +15,7 @@ from headrace.engines.sampling import derive_seed
 from headrace.engines.whisper import Segment, TranscribeOptions, Transcription
 from headrace.pipelines.config import GenerateConfig, InputError, RunConfig, TranscribeConfig
 from headrace.pipelines.fingerprint import digest
-from headrace.pipelines.generate import GenerateWork, sampling_params
+from headrace.pipelines.generate import GenerateWork, list_places, sampling_params
 from headrace.pipelines.scans import TableRow
 from headrace.pipelines.transcribe import TranscribeWork
 from headrace.pipelines.work import ServingEngine, WorkRow, as_text
@@ -34,7 +34,7 @@ ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 
 class GeneratedRow(NamedTuple):
-    """An answer, beside the row that was asked."""
+    """An answer, beside the row that was asked; the further fields are the columns of the same names."""
 
     row: Any
     text: str
@@ -45,6 +45,9 @@ class GeneratedRow(NamedTuple):
     seed: int | None
     quality_flags: list[str]
     latency_s: float
+    texts: list[str]
+    logprobs: list[Any] | None
+    prompt_logprobs: list[Any] | None
 
 
 class TranscribedRow(NamedTuple):
@@ -127,11 +130,14 @@ class GenerateCall:
             text=completion.text,
             finish_reason=completion.finish_reason or "stop",
             prompt_tokens=len(output.prompt_token_ids),
-            completion_tokens=len(completion.token_ids),
+            completion_tokens=sum(len(each.token_ids) for each in output.outputs),
             cumulative_logprob=completion.cumulative_logprob,
             seed=completion.seed,
             quality_flags=list(output.quality_flags),
             latency_s=output.latency_s or 0.0,
+            texts=[each.text for each in output.outputs],
+            logprobs=list_places(completion.logprobs),
+            prompt_logprobs=list_places(output.prompt_logprobs),
         )
 
 

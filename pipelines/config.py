@@ -1,5 +1,6 @@
 """What a run is told to do: one frozen configuration a job, and what a run reports."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -148,7 +149,7 @@ class GenerateConfig(RunConfig):
     ignore_eos: bool = False
     """Generate on past the model's end token, up to max_tokens."""
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    """Penalties, barred and wanted tokens, guides and beams."""
+    """Samples, penalties, barred and wanted tokens, guides and beams."""
     chat: bool = False
     """Wrap each prompt as a user turn of the model's chat template."""
     system: str | None = None
@@ -159,6 +160,12 @@ class GenerateConfig(RunConfig):
     """Column of prompts or of chat messages (default: `prompt`, else `messages`)."""
     priority_column: str | None = None
     """Column of whole numbers: of the rows in the engine's hands those of a lower number go first."""
+    tokenizer: str | None = None
+    """Directory or model whose tokenizer takes the place of the model's own."""
+    chat_template: str | None = None
+    """File of a Jinja chat template in place of the tokenizer's own."""
+    hf_overrides: str | None = None
+    """JSON object whose entries replace those of the model's config.json."""
     overlong: Overlong = "error"
     """What to do with a prompt that does not fit: fail the row, or cut its beginning or its end."""
     quantization: Quantization | None = None
@@ -195,6 +202,25 @@ class GenerateConfig(RunConfig):
         _require(not (self.dedupe and is_drawn), f"{told}: give temperature 0, or one_seed")
         template_and_column = self.template is not None and self.prompt_column is not None
         _require(not template_and_column, "template and prompt_column exclude each other: give one of them")
+        _require(self._overrides() is not None, 'hf_overrides is no JSON object, such as {"rope_theta": 1e6}')
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The entries that replace those of the model's config.json."""
+        return self._overrides() or {}
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        """Columns of the results beyond those that there always are."""
+        return (*self.decoding.columns, *self.with_columns)
+
+    def _overrides(self) -> dict[str, Any] | None:
+        """None where they are no JSON object."""
+        try:
+            values = json.loads(self.hf_overrides or "{}")
+        except ValueError:
+            return None
+        return values if isinstance(values, dict) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

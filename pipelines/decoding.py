@@ -8,8 +8,16 @@ from headrace.engines import ConfigError, Serializable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodingConfig(Serializable):
-    """Penalties, barred and wanted tokens, guides and beams of a run."""
+    """Samples, penalties, barred and wanted tokens, guides and beams of a run."""
 
+    n: int = 1
+    """Texts to make from each prompt; above 1 the column `texts` has all of them, `text` the first."""
+    best_of: int | None = None
+    """Texts made, of which the n likeliest are kept (default: n)."""
+    logprobs: int | None = None
+    """Adds the column `logprobs`: at each token of the text this many likeliest ones, and itself."""
+    prompt_logprobs: int | None = None
+    """Adds the column `prompt_logprobs`: the same of the prompt."""
     presence_penalty: float = 0.0
     """Taken off the logit of every token that the output holds; -2 to 2."""
     frequency_penalty: float = 0.0
@@ -50,9 +58,17 @@ class DecodingConfig(Serializable):
     def __post_init__(self) -> None:
         self._biases()
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the results that there are for these options."""
+        asked = {"texts": self.n > 1, "logprobs": self.logprobs is not None}
+        asked["prompt_logprobs"] = self.prompt_logprobs is not None
+        return tuple(name for name, is_asked in asked.items() if is_asked)
+
     def params(self) -> dict[str, Any]:
         """The fields of SamplingParams that say the same."""
         names = (
+            *("n", "best_of", "logprobs", "prompt_logprobs"),
             *("presence_penalty", "frequency_penalty", "repetition_penalty", "suppress_tokens", "bad_words"),
             *("include_stop_str_in_output", "skip_special_tokens", "use_beam_search", "beam_width"),
             *("length_penalty", "early_stopping", "guided_regex", "guided_choice", "guided_grammar"),

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from headrace.engines import RequestError, RowError
-from headrace.engines.checkpoints import LocalModel, open_checkpoint, resolve_model
+from headrace.engines.checkpoints import Checkpoint, LocalModel, open_checkpoint, resolve_model
 from headrace.engines.llm import LLM, EngineConfig, RequestOutput, SamplingParams, check_model
 from headrace.engines.llm.guided import check_guide
+from headrace.engines.llm.logprobs import TokenLogprobs
 from headrace.pipelines.config import GenerateConfig, InputError, Unit
 from headrace.pipelines.prompts import Prompt, fill_template, read_prompt, template_fields
 from headrace.pipelines.scans import TableRow, TableScan
@@ -48,7 +49,7 @@ class GenerateWork:
 
     @property
     def schema(self) -> pa.Schema:
-        return generate_schema(self.config.with_columns, self.kept)
+        return generate_schema(self.config.extra_columns, self.kept)
 
     @property
     def files_per_shard(self) -> int:
@@ -98,11 +99,23 @@ class GenerateWork:
     def check_model(self, model: LocalModel) -> None:
         chat = self.config.chat or self.config.system is not None
         params = sampling_params(self.config)
-        check_model(open_checkpoint(model), engine_config(self.config), params, chat=chat)
+        check_model(
+            self.open(model),
+            engine_config(self.config),
+            params,
+            chat=chat,
+            tokenizer=self.config.tokenizer,
+            chat_template=self.config.chat_template,
+        )
 
     def load(self) -> LLM:
         model = resolve_model(self.config.model, revision=self.config.revision)
-        llm = LLM(open_checkpoint(model), engine_config(self.config))
+        llm = LLM(
+            self.open(model),
+            engine_config(self.config),
+            tokenizer=self.config.tokenizer,
+            chat_template=self.config.chat_template,
+        )
         llm.announce(sampling_params(self.config))
         return llm
 
@@ -110,7 +123,7 @@ class GenerateWork:
         key = row_key(self.config, source, row.row, row.values)
         if row.error is not None:
             return WorkRow(key=key, error=row.error)
-        shown = kept_values(self.kept, generate_schema(self.config.with_columns), row.values)
+        shown = kept_values(self.kept, generate_schema(self.config.extra_columns), row.values)
         try:
             prompt = self._prompt(row, content)
             priority = self._priority(row)
@@ -140,6 +153,7 @@ class GenerateWork:
         if output.error is not None:
             return self._failed(row, output.error, output)
         completion = output.outputs[0]
+        num_tokens = sum(len(each.token_ids) for each in output.outputs)
         values = {
             **row.key,
             **row.shown,
@@ -147,7 +161,7 @@ class GenerateWork:
             "finish_reason": completion.finish_reason,
             "prompt_tokens": len(output.prompt_token_ids),
             "cached_tokens": output.cached_tokens,
-            "completion_tokens": len(completion.token_ids),
+            "completion_tokens": num_tokens,
             "seed": completion.seed,
             "quality_flags": list(output.quality_flags),
             "error": None,
@@ -156,8 +170,11 @@ class GenerateWork:
             "latency_s": output.latency_s,
             "token_ids": completion.token_ids,
             "cumulative_logprob": completion.cumulative_logprob,
+            "texts": [each.text for each in output.outputs],
+            "logprobs": list_places(completion.logprobs),
+            "prompt_logprobs": list_places(output.prompt_logprobs),
         }
-        return ResultRow(values, None, float(len(completion.token_ids)))
+        return ResultRow(values, None, float(num_tokens))
 
     def fail(self, row: WorkRow) -> ResultRow:
         assert row.error is not None, "the row has no error"
@@ -167,6 +184,12 @@ class GenerateWork:
         flags = list(output.quality_flags) if output else []
         values = {**row.key, **row.shown, "finish_reason": "error", "quality_flags": flags}
         return ResultRow({**values, "error": error.message}, error, 0.0)
+
+    def open(self, model: LocalModel) -> Checkpoint:
+        """The model under the config that the run was told."""
+        checkpoint = open_checkpoint(model)
+        overrides = self.config.overrides
+        return checkpoint.with_config({**checkpoint.config, **overrides}) if overrides else checkpoint
 
     def _prompt(self, row: TableRow, content: Sequence[str]) -> Prompt:
         if self.config.template is not None:
@@ -186,6 +209,21 @@ class GenerateWork:
         if number is None or number != float(value):
             raise RequestError(f"{name} is no whole number: give one, or null for 0", kind="priority")
         return number
+
+
+def list_places(places: Sequence[TokenLogprobs | None] | None) -> list[list[dict[str, Any]] | None] | None:
+    """Log-probabilities as they are written: the tokens of each place in a list."""
+    if places is None:
+        return None
+    return [
+        None
+        if place is None
+        else [
+            {"token_id": token, "token": found.decoded_token, "logprob": found.logprob, "rank": found.rank}
+            for token, found in place.items()
+        ]
+        for place in places
+    ]
 
 
 def sampling_params(config: GenerateConfig) -> SamplingParams:

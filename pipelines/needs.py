@@ -43,7 +43,8 @@ def engine_needs(run: PreparedRun) -> Needs:
     weights = num_weights(checkpoint.config) * dtype.itemsize
     kv_bytes, num_pages, page_size = None, 0, 0
     if isinstance(config, GenerateConfig):
-        shape, engine = read_model_config(checkpoint.config), engine_config(config)
+        config_json = {**checkpoint.config, **config.overrides}
+        shape, engine = read_model_config(config_json), engine_config(config)
         page_size = engine.cache.page_size
         longest = min(engine.scheduler.max_model_len or shape.max_position, shape.max_position)
         num_pages = choose_num_pages(shape, engine, longest, dtype)

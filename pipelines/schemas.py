@@ -62,7 +62,17 @@ _TRANSCRIBE = [
     pa.field("latency_s", pa.float64()),
 ]
 
-_GENERATE_EXTRA = {"token_ids": pa.list_(pa.int32()), "cumulative_logprob": pa.float64()}
+_LOGPROB = pa.struct(
+    {"token_id": pa.int32(), "token": pa.string(), "logprob": pa.float32(), "rank": pa.int32()}
+)
+
+_GENERATE_EXTRA = {
+    "texts": pa.list_(pa.string()),
+    "token_ids": pa.list_(pa.int32()),
+    "cumulative_logprob": pa.float64(),
+    "logprobs": pa.list_(pa.list_(_LOGPROB)),
+    "prompt_logprobs": pa.list_(pa.list_(_LOGPROB)),
+}
 _TRANSCRIBE_EXTRA = {"token_ids": pa.list_(pa.list_(pa.int32()))}
 
 

@@ -373,7 +373,13 @@ class LLM:
 
 
 def check_model(
-    checkpoint: Checkpoint, config: EngineConfig, params: SamplingParams | None = None, *, chat: bool = False
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    params: SamplingParams | None = None,
+    *,
+    chat: bool = False,
+    tokenizer: Any = None,
+    chat_template: str | Path | None = None,
 ) -> None:
     """Finds out, without reading weights, whether an engine could be made, and serve such requests.
 
@@ -384,12 +390,12 @@ def check_model(
     model = read_model_config(checkpoint.config)
     _choose_max_model_len(config, model.max_position)
     _check_token_ids((*config.token_ids, *(params.stop_token_ids if params else ())), model.vocab_size)
-    if not chat and not (params and params.stop_token_ids):
+    if not chat and tokenizer is None and not (params and params.stop_token_ids):
         return  # a tokenizer takes a while to load
-    tokenizer = PromptTokenizer(checkpoint, config)
-    if chat and not tokenizer.has_chat_template:
+    encoder = PromptTokenizer(checkpoint, config, tokenizer, chat_template)
+    if chat and not encoder.has_chat_template:
         raise ConfigError(f"{checkpoint.model.spec} has no chat template: send plain prompts")
-    if params and len({*tokenizer.eos_token_ids, *params.stop_token_ids}) > MAX_STOP_IDS:
+    if params and len({*encoder.eos_token_ids, *params.stop_token_ids}) > MAX_STOP_IDS:
         raise ConfigError(f"there are more than {MAX_STOP_IDS} stop token ids, the model's own included")
 
 

@@ -185,6 +185,29 @@ def test_prompts_come_from_every_table_format_with_columns_and_extras(tiny_llm: 
     assert [row["prompt"] for row in read_rows(filled)] == ["1: one, two"]
 
 
+def test_samples_and_logprobs_have_columns_of_their_own(
+    tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path
+):
+    output = tmp_path / "out"
+    options = {"n": 2, "best_of": 3, "temperature": 1.0, "logprobs": 1, "prompt_logprobs": 0}
+    options |= {"chat_template": "{% for m in messages %}<{{ m.content }}>{% endfor %}", "chat": True}
+    options |= {"tokenizer": tiny_llm, "hf_overrides": '{"max_position_embeddings": 128}'}
+    run_generate(make_config(tiny_llm, make_prompts(3), output, **options))
+    for row in read_rows(output):
+        assert row["error"] is None
+        assert len(row["texts"]) == 2
+        assert row["texts"][0] == row["text"]
+        assert row["completion_tokens"] == 12
+        assert row["prompt_tokens"] == len(row["prompt"]) + 2
+        assert len(row["logprobs"]) == 6
+        assert all(place[0]["rank"] >= 1 and place[0]["logprob"] < 0 for place in row["logprobs"])
+        assert row["prompt_logprobs"][0] is None
+        asked = [place[0]["token"] for place in row["prompt_logprobs"][1:]]
+        assert "".join(asked) == f"{row['prompt']}>"
+    with pytest.raises(InputError, match="hf_overrides"):
+        make_config(tiny_llm, tmp_path, output, hf_overrides="[1]")
+
+
 def test_modes_of_the_runner_give_the_same_rows(tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path):
     source = make_prompts(17)
     threads, memory = tmp_path / "threads", tmp_path / "memory"
