@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 from headrace.audio.lazy import lazily
 
 if TYPE_CHECKING:
+    from headrace.engines.llm.assembly import check_model
     from headrace.engines.llm.async_engine import AsyncEngine
     from headrace.engines.llm.conversation import ChatOptions
     from headrace.engines.llm.engine_config import CacheConfig, EngineConfig, SchedulerConfig
-    from headrace.engines.llm.llm import LLM, check_model
+    from headrace.engines.llm.llm import LLM
     from headrace.engines.llm.prompts import EncodeOptions, TextRequest
     from headrace.engines.llm.request import CompletionOutput, RequestOutput
     from headrace.engines.llm.sampling_params import SamplingParams
+    from headrace.engines.llm.step_engine import StepEngine
 
 __all__ = [
     "LLM",
@@ -27,17 +29,20 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "SchedulerConfig",
+    "StepEngine",
     "TextRequest",
     "check_model",
 ]
 
 _HOMES = {
+    "assembly": ("check_model",),
     "async_engine": ("AsyncEngine",),
     "conversation": ("ChatOptions",),
     "engine_config": ("CacheConfig", "EngineConfig", "SchedulerConfig"),
-    "llm": ("LLM", "check_model"),
+    "llm": ("LLM",),
     "prompts": ("EncodeOptions", "TextRequest"),
     "request": ("CompletionOutput", "RequestOutput"),
     "sampling_params": ("SamplingParams",),
+    "step_engine": ("StepEngine",),
 }
 __getattr__ = lazily(__name__, _HOMES)

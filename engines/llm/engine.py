@@ -73,6 +73,11 @@ class LLMEngine:
         """Rows that have a slot."""
         return self._scheduler.num_running
 
+    @property
+    def num_free_pages(self) -> int:
+        """KV pages that no row uses."""
+        return self._scheduler.num_free_pages
+
     def step(self) -> list[RequestOutput]:
         """The outputs that the oldest dispatch finished, and those that are wanted while they grow.
 

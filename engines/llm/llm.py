@@ -3,28 +3,23 @@
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
-from headrace.engines.compilation import enable_compilation_cache
 from headrace.engines.driver import Driver
-from headrace.engines.errors import ConfigError, ModelError, RequestError, RowError
+from headrace.engines.errors import ModelError, RequestError, RowError
+from headrace.engines.llm.assembly import ModelOptions, Overrides, assemble
 from headrace.engines.llm.conversation import ChatOptions, Message
-from headrace.engines.llm.engine import LLMEngine
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.families import load_decoder, read_model_config
-from headrace.engines.llm.kv_cache import choose_num_pages
 from headrace.engines.llm.prompts import EncodeOptions, Prompt, TextRequest, list_params, list_prompts
 from headrace.engines.llm.request import LLMRequest, OutputKind, RequestOutput
-from headrace.engines.llm.request_encoder import RequestEncoder
-from headrace.engines.llm.runner import Runner
-from headrace.engines.llm.sampling_params import MAX_STOP_IDS, SamplingParams
+from headrace.engines.llm.sampling_params import SamplingParams
 from headrace.engines.llm.streams import OnOutput, stream_outputs
-from headrace.engines.llm.tokenizer import PromptTokenizer
 from headrace.engines.precision import resolve_dtype
 from headrace.engines.replicas import ReplicatedDriver
 
@@ -56,40 +51,16 @@ class LLM:
         *,
         tokenizer: Any = None,
         chat_template: str | Path | None = None,
-        hf_overrides: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        hf_overrides: Overrides | None = None,
         num_replicas: int = 1,
     ) -> None:
         started_s = time.monotonic()
-        self.config = config or EngineConfig()
-        enable_compilation_cache(self.config.compilation.cache_dir)
-        checkpoint = open_checkpoint(model) if isinstance(model, str) else model
-        if hf_overrides is not None:
-            checkpoint = checkpoint.with_config(_override(checkpoint.config, hf_overrides))
-        self._checkpoint = checkpoint
-        dtype = resolve_dtype(self.config.dtype)
-        model_config = read_model_config(checkpoint.config)
-        self.max_model_len = _choose_max_model_len(self.config, model_config.max_position)
-        self.model_config = model_config.for_context(self.max_model_len)
-        _check_token_ids(self.config.token_ids, self.model_config.vocab_size)
-        self._tokenizer = PromptTokenizer(checkpoint, self.config, tokenizer, chat_template)
-        self._encoder = RequestEncoder(
-            self._tokenizer,
-            self.config,
-            vocab_size=self.model_config.vocab_size,
-            max_prompt_len=self.max_prompt_len,
-        )
-        decoder = load_decoder(checkpoint, self.model_config, dtype, self.config.quantization)
-        num_pages = choose_num_pages(self.model_config, self.config, self.max_model_len, dtype)
-        self._engines = [
-            LLMEngine(
-                Runner(decoder, self.config, pages, self.max_model_len, dtype),
-                self._tokenizer,
-                self.config,
-                num_pages=pages,
-                max_model_len=self.max_model_len,
-            )
-            for pages in _share_pages(num_pages, self.config, num_replicas)
-        ]
+        options = ModelOptions(tokenizer=tokenizer, chat_template=chat_template, hf_overrides=hf_overrides)
+        made = assemble(model, config or EngineConfig(), options, num_replicas)
+        self.config, self.model_config = made.config, made.model_config
+        self.max_model_len = made.max_model_len
+        self._checkpoint, self._tokenizer, self._encoder = made.checkpoint, made.tokenizer, made.encoder
+        self._engines = made.engines
         self._engine = self._engines[0]
         drivers = [
             Driver(
@@ -104,7 +75,7 @@ class LLM:
         self._driver.start()
         self._request_numbers = itertools.count()
         self._load_s = time.monotonic() - started_s
-        logger.info("loaded %s: %.1f s", checkpoint.model.spec, self._load_s)
+        logger.info("loaded %s: %.1f s", made.checkpoint.model.spec, self._load_s)
 
     @property
     def num_slots(self) -> int:
@@ -370,62 +341,6 @@ class LLM:
 
     def _next_id(self) -> str:
         return f"request-{next(self._request_numbers)}"
-
-
-def check_model(
-    checkpoint: Checkpoint,
-    config: EngineConfig,
-    params: SamplingParams | None = None,
-    *,
-    chat: bool = False,
-    tokenizer: Any = None,
-    chat_template: str | Path | None = None,
-) -> None:
-    """Finds out, without reading weights, whether an engine could be made, and serve such requests.
-
-    Raises:
-      ModelError: the checkpoint's architecture is not supported.
-      ConfigError: the config or the params do not fit the model, or it has no template and `chat` wants one.
-    """
-    model = read_model_config(checkpoint.config)
-    _choose_max_model_len(config, model.max_position)
-    _check_token_ids((*config.token_ids, *(params.stop_token_ids if params else ())), model.vocab_size)
-    if not chat and tokenizer is None and not (params and params.stop_token_ids):
-        return  # a tokenizer takes a while to load
-    encoder = PromptTokenizer(checkpoint, config, tokenizer, chat_template)
-    if chat and not encoder.has_chat_template:
-        raise ConfigError(f"{checkpoint.model.spec} has no chat template: send plain prompts")
-    if params and len({*encoder.eos_token_ids, *params.stop_token_ids}) > MAX_STOP_IDS:
-        raise ConfigError(f"there are more than {MAX_STOP_IDS} stop token ids, the model's own included")
-
-
-def _check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
-    largest = max(token_ids, default=0)
-    if largest >= vocab_size:
-        raise ConfigError(f"token id {largest} is none of the model's, which end at {vocab_size - 1}")
-
-
-def _share_pages(num_pages: int, config: EngineConfig, num_replicas: int) -> list[int]:
-    """KV pages of each replica: as many as the config says, or a share of those that memory allows."""
-    if num_replicas < 1:
-        raise ConfigError(f"num_replicas is {num_replicas}, wanted at least 1")
-    is_given = config.cache.num_pages is not None
-    return [num_pages if is_given else max(2, num_pages // num_replicas)] * num_replicas
-
-
-def _override(
-    config: dict[str, Any], overrides: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
-) -> dict[str, Any]:
-    return {**config, **overrides} if isinstance(overrides, Mapping) else overrides(dict(config))
-
-
-def _choose_max_model_len(config: EngineConfig, max_position: int) -> int:
-    wanted = config.scheduler.max_model_len
-    if wanted is None:
-        return max_position
-    if wanted > max_position:
-        raise ConfigError(f"max_model_len is {wanted}, the model was made for {max_position}: lower it")
-    return wanted
 
 
 def _finished(output: RequestOutput) -> "Future[RequestOutput]":

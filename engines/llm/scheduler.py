@@ -61,6 +61,10 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._running)
 
+    @property
+    def num_free_pages(self) -> int:
+        return self._pool.num_free
+
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Takes in a row that begins as another one: shares its full pages, copies the one that is not full.
 

@@ -1,0 +1,153 @@
+"""A model, its tokenizer and its engines, put together from a spec and a config."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.engines.checkpoints import Checkpoint, open_checkpoint
+from headrace.engines.compilation import enable_compilation_cache
+from headrace.engines.errors import ConfigError
+from headrace.engines.llm.config import ModelConfig
+from headrace.engines.llm.engine import LLMEngine
+from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.families import load_decoder, read_model_config
+from headrace.engines.llm.kv_cache import choose_num_pages
+from headrace.engines.llm.request_encoder import RequestEncoder
+from headrace.engines.llm.runner import Runner
+from headrace.engines.llm.sampling_params import MAX_STOP_IDS, SamplingParams
+from headrace.engines.llm.tokenizer import PromptTokenizer
+from headrace.engines.precision import resolve_dtype
+
+Overrides = Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelOptions:
+    """What takes the place of parts of a checkpoint."""
+
+    tokenizer: Any = None
+    """A directory, a model spec or an object in place of the model's own tokenizer."""
+    chat_template: str | Path | None = None
+    """Jinja text, or the path of a file with it."""
+    hf_overrides: Overrides | None = None
+    """Entries that replace those of config.json, or a function from that config to another."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assembly:
+    """Everything that serves one model."""
+
+    checkpoint: Checkpoint
+    """The model's files, under the config that is in force."""
+    config: EngineConfig
+    """How the engines run."""
+    model_config: ModelConfig
+    """The model's shape."""
+    max_model_len: int
+    """Longest prompt plus output of a row, in tokens."""
+    tokenizer: PromptTokenizer
+    """Prompts to tokens and back."""
+    encoder: RequestEncoder
+    """Requests in text to requests in tokens."""
+    engines: list[LLMEngine]
+    """Replicas, which share the weights."""
+
+
+def assemble(
+    model: str | Checkpoint, config: EngineConfig, options: ModelOptions, num_replicas: int = 1
+) -> Assembly:
+    """Loads a model, and gives it the memory that it is going to use.
+
+    Raises:
+      ModelError: the model cannot be found, read or run.
+      ConfigError: the configuration does not fit the model or the memory.
+    """
+    enable_compilation_cache(config.compilation.cache_dir)
+    checkpoint = open_checkpoint(model) if isinstance(model, str) else model
+    if options.hf_overrides is not None:
+        checkpoint = checkpoint.with_config(_override(checkpoint.config, options.hf_overrides))
+    dtype = resolve_dtype(config.dtype)
+    model_config = read_model_config(checkpoint.config)
+    max_model_len = _choose_max_model_len(config, model_config.max_position)
+    model_config = model_config.for_context(max_model_len)
+    _check_token_ids(config.token_ids, model_config.vocab_size)
+    tokenizer = PromptTokenizer(checkpoint, config, options.tokenizer, options.chat_template)
+    encoder = RequestEncoder(
+        tokenizer, config, vocab_size=model_config.vocab_size, max_prompt_len=max_model_len - 1
+    )
+    decoder = load_decoder(checkpoint, model_config, dtype, config.quantization)
+    num_pages = choose_num_pages(model_config, config, max_model_len, dtype)
+    engines = [
+        LLMEngine(
+            Runner(decoder, config, pages, max_model_len, dtype),
+            tokenizer,
+            config,
+            num_pages=pages,
+            max_model_len=max_model_len,
+        )
+        for pages in _share_pages(num_pages, config, num_replicas)
+    ]
+    return Assembly(
+        checkpoint=checkpoint,
+        config=config,
+        model_config=model_config,
+        max_model_len=max_model_len,
+        tokenizer=tokenizer,
+        encoder=encoder,
+        engines=engines,
+    )
+
+
+def check_model(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    params: SamplingParams | None = None,
+    *,
+    chat: bool = False,
+    tokenizer: Any = None,
+    chat_template: str | Path | None = None,
+) -> None:
+    """Finds out, without reading weights, whether an engine could be made, and serve such requests.
+
+    Raises:
+      ModelError: the checkpoint's architecture is not supported.
+      ConfigError: the config or the params do not fit the model, or it has no template and `chat` wants one.
+    """
+    model = read_model_config(checkpoint.config)
+    _choose_max_model_len(config, model.max_position)
+    _check_token_ids((*config.token_ids, *(params.stop_token_ids if params else ())), model.vocab_size)
+    if not chat and tokenizer is None and not (params and params.stop_token_ids):
+        return  # a tokenizer takes a while to load
+    encoder = PromptTokenizer(checkpoint, config, tokenizer, chat_template)
+    if chat and not encoder.has_chat_template:
+        raise ConfigError(f"{checkpoint.model.spec} has no chat template: send plain prompts")
+    if params and len({*encoder.eos_token_ids, *params.stop_token_ids}) > MAX_STOP_IDS:
+        raise ConfigError(f"there are more than {MAX_STOP_IDS} stop token ids, the model's own included")
+
+
+def _check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
+    largest = max(token_ids, default=0)
+    if largest >= vocab_size:
+        raise ConfigError(f"token id {largest} is none of the model's, which end at {vocab_size - 1}")
+
+
+def _share_pages(num_pages: int, config: EngineConfig, num_replicas: int) -> list[int]:
+    """KV pages of each replica: as many as the config says, or a share of those that memory allows."""
+    if num_replicas < 1:
+        raise ConfigError(f"num_replicas is {num_replicas}, wanted at least 1")
+    is_given = config.cache.num_pages is not None
+    return [num_pages if is_given else max(2, num_pages // num_replicas)] * num_replicas
+
+
+def _override(config: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
+    return {**config, **overrides} if isinstance(overrides, Mapping) else overrides(dict(config))
+
+
+def _choose_max_model_len(config: EngineConfig, max_position: int) -> int:
+    wanted = config.scheduler.max_model_len
+    if wanted is None:
+        return max_position
+    if wanted > max_position:
+        raise ConfigError(f"max_model_len is {wanted}, the model was made for {max_position}: lower it")
+    return wanted
