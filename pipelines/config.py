@@ -18,6 +18,7 @@ Overlong = Literal["error", "truncate-left", "truncate-right"]
 Task = Literal["transcribe", "translate"]
 Timestamps = Literal["none", "segment", "word"]
 Mode = Literal["chunked", "sequential"]
+EncoderContext = Literal["full", "fit"]
 OnOff = Literal["off", "on"]
 Unit = Literal["tokens", "audio seconds"]
 
@@ -239,6 +240,8 @@ class TranscribeConfig(RunConfig):
     """Overlap of windows on each side, or left,right, in seconds (default: chunk_length_s / 6)."""
     mode: Mode = "chunked"
     """All windows of a recording at once, or each where the last one's text ended (slower for few files)."""
+    encoder_context: EncoderContext = "full"
+    """What the encoder takes of a window: 30 s, or (fit) a short one's length, and 30 s where that fails."""
     vad: OnOff = "off"
     """Leave out what voice activity detection finds no speech in (needs the extra vad)."""
     initial_prompt: str | None = None
@@ -284,6 +287,7 @@ class TranscribeConfig(RunConfig):
         super(TranscribeConfig, self).__post_init__()
         _require_choice("return_timestamps", self.return_timestamps, ("none", "segment", "word"))
         _require_choice("mode", self.mode, ("chunked", "sequential"))
+        _require_choice("encoder_context", self.encoder_context, ("full", "fit"))
         _require_choice("vad", self.vad, ("off", "on"))
         if self.task is not None:
             _require_choice("task", self.task, ("transcribe", "translate"))

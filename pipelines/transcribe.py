@@ -218,6 +218,7 @@ def whisper_config(config: TranscribeConfig) -> WhisperConfig:
         chunk_length_s=config.chunk_length_s,
         stride_length_s=config.stride_length_s,
         mode=config.mode,
+        encoder_context=config.encoder_context,
         vad=config.vad == "on",
         initial_prompt=config.initial_prompt,
         hotwords=config.hotwords,

@@ -36,6 +36,8 @@ class Known(NamedTuple):
     num_tokens: Int32[Array, ""]
     num_frames: Int32[Array, ""]
     """Encoder positions that hold audio, at least 1."""
+    context: Int32[Array, ""]
+    """Encoder positions that the decoder looks at, silence among them."""
     slot: Int32[Array, ""]
     """The window's slot."""
 
@@ -75,7 +77,7 @@ def attend_to_frames(
     weights = []
     for index, layer in enumerate(decoder.layers):
         frames = layer.backend.frames_at(crosses[index], known.slot, decoder.num_frames)
-        x, scores = _advance(layer, x, frames)
+        x, scores = _advance(layer, x, frames, known.context)
         chosen = [head for of_layer, head in heads if of_layer == index]
         if chosen:
             weights.append(_over_audio(scores[jnp.array(chosen)], known.num_frames))
@@ -90,7 +92,10 @@ def attend_to_frames(
 
 
 def _advance(
-    layer: DecoderLayer, x: Float32[Array, "T D"], frames: tuple[Float[Array, "F D"], Float[Array, "F D"]]
+    layer: DecoderLayer,
+    x: Float32[Array, "T D"],
+    frames: tuple[Float[Array, "F D"], Float[Array, "F D"]],
+    context: Int32[Array, ""],
 ) -> tuple[Float32[Array, "T D"], Float32[Array, "N T F"]]:
     """All positions through one layer, and the scores of its cross-attention."""
     num_heads = layer.num_heads
@@ -100,6 +105,8 @@ def _advance(
     x = x + layer.attention.out(_mix(jnp.where(past[None], scores, -jnp.inf), v))
     q, keys, values = (_by_head(part, num_heads) for part in (layer.cross.project(x), *frames))
     scores = jnp.einsum("nth,nfh->ntf", q, keys, preferred_element_type=jnp.float32)
+    inside = jnp.arange(scores.shape[-1], dtype=jnp.int32) < context
+    scores = jnp.where(inside[None, None], scores, -jnp.inf)
     x = x + layer.cross.out(_mix(scores, values))
     return layer.feed_forward(x), scores
 

@@ -12,6 +12,7 @@ Timestamps = Literal["none", "segment", "word"]
 ReturnTimestamps = bool | str | None
 Stride = float | tuple[float, float] | None
 Mode = Literal["chunked", "sequential"]
+EncoderContext = Literal["full", "fit"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +27,9 @@ class WhisperConfig(Serializable):
     """Most tokens of a window, prompt included; None: the checkpoint's, at most its positions."""
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     """Entries that replace those of the checkpoint's generation_config.json."""
+    encoder_context: EncoderContext = "full"
+    """"full": the encoder takes 30 s, as it was trained; "fit": of a recording of at most 12 s its length and
+    a margin of silence, and 30 s again where the text that this gives is not trusted."""
     language: str | None = None
     """Code or English name of the language spoken; None: detected, window by window."""
     task: str | None = None
@@ -73,8 +77,7 @@ class WhisperConfig(Serializable):
     decode_threads: int = 2
     """Threads that decode audio beside the engine."""
     deterministic: bool = False
-    """Fixed shapes and one step a dispatch: a row's text depends on its audio, batch_size and encoder_batch,
-    and on nothing beside it."""
+    """Fixed shapes: a row's text depends on its audio, batch_size and encoder_batch, on nothing beside it."""
     seed: int = 0
     """Seed of sampled retries, folded with the window's number in its recording."""
 
@@ -89,6 +92,8 @@ class WhisperConfig(Serializable):
             or list(self.temperatures) != sorted(self.temperatures)
         ):
             raise ConfigError(f"temperatures is {self.temperatures}: it must begin with 0 and rise")
+        if self.encoder_context not in ("full", "fit"):
+            raise ConfigError(f"encoder_context is {self.encoder_context!r}: it must be 'full' or 'fit'")
         if self.max_tokens_per_s <= 0:
             raise ConfigError(f"max_tokens_per_s is {self.max_tokens_per_s}: it must be above 0")
         self.options()

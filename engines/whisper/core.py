@@ -3,7 +3,7 @@
 import heapq
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from headrace.engines.whisper.quality import (
     Attempt,
     best_attempt,
     is_silent,
+    is_trusted,
     next_temperature,
     quality_flags,
 )
@@ -76,7 +77,7 @@ class WhisperCore:
         self._slots: dict[int, Decode] = {}
         self._free = list(range(runner.num_slots))  # a heap: low slots first, so that small bursts do
         self.counters: dict[str, float] = dict.fromkeys(
-            ("requests", "audio_seconds", "windows", "silent_windows", "decoded_tokens", "retries"), 0.0
+            ("requests", "audio_seconds", "windows", "decoded_tokens", "retries", "context_retries"), 0.0
         )
 
     def add(self, request: WindowedRequest) -> None:
@@ -145,6 +146,7 @@ class WhisperCore:
             prompt=tuple(prompt),
             with_timestamps=with_timestamps,
             number=turn.number,
+            may_fit=self._config.encoder_context == "fit" and not turn.is_joined,
         )
 
     def _take(self, finished: Finished) -> None:
@@ -155,6 +157,11 @@ class WhisperCore:
         decode.attempts.append(self._attempt(finished, progress.request))
         progress.num_tokens += finished.num_tokens
         self.counters["decoded_tokens"] += finished.num_tokens
+        if self._runner.is_fitted(finished.job) and not is_trusted(decode.attempts[-1], self._config):
+            decode.attempts.clear()
+            self.counters["context_retries"] += 1
+            self._runner.admit([replace(finished.job, may_fit=False)])
+            return
         temperature = next_temperature(decode.attempts, self._config)
         if temperature is not None:
             self.counters["retries"] += 1

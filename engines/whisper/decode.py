@@ -97,6 +97,8 @@ class Decoding:
     num_slots: int
     row_sizes: Sequence[int]
     """Numbers of rows that a burst may have, from the fewest to all slots."""
+    contexts: Sequence[int]
+    """Numbers of frames that the encoder may take, ascending; the last are a whole window's."""
     max_length: int
     """Most tokens of a row."""
     burst: int

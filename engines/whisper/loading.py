@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 MAX_SLOTS = 32
 """Slots of a small model; more do not make a CPU faster."""
+FITTING_FRAMES = (512, 768)
+"""Encoder contexts of windows up to 7 and 12 s: shorter ones end in loops, longer ones gain little."""
 FEW_ROWS = 8
 """Rows of the smaller burst: a few recordings do not pay for all slots."""
 SLOTS_BYTES = 4 << 30
@@ -96,9 +98,9 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
         row_sizes=(num_slots,)
         if config.deterministic or num_slots <= FEW_ROWS or num_slots % 4
         else (FEW_ROWS, num_slots),
+        contexts=_contexts(config, dims),
         max_length=max_length,
-        # Where a burst begins depends on the rows beside, and the burst's own tokens are summed apart.
-        burst=1 if config.deterministic else config.decode_burst,
+        burst=config.decode_burst,
         seed=config.seed,
         languages=_languages(config, tokenizer.special),
         alignment_heads=alignment_heads(generation.get("alignment_heads"), dims),
@@ -138,6 +140,11 @@ def _languages(config: WhisperConfig, special: SpecialTokens) -> tuple[int, ...]
 
 def _num_slots(config: WhisperConfig, bytes_each: int) -> int:
     return config.batch_size or max(2, min(MAX_SLOTS, SLOTS_BYTES // bytes_each))
+
+
+def _contexts(config: WhisperConfig, dims: ModelDims) -> tuple[int, ...]:
+    fitting = FITTING_FRAMES if config.encoder_context == "fit" else ()
+    return (*(frames for frames in fitting if frames < dims.num_frames), dims.num_frames)
 
 
 def _encoder_batch() -> int:

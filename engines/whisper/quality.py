@@ -71,6 +71,12 @@ def is_silent(attempt: Attempt, config: WhisperConfig) -> bool:
     return unlikely and attempt.no_speech_prob > config.no_speech_threshold
 
 
+def is_trusted(attempt: Attempt, config: WhisperConfig) -> bool:
+    """Whether a text is likely, does not repeat itself, and stands on speech."""
+    is_likely = attempt.avg_logprob >= config.logprob_threshold
+    return is_likely and not is_loop(attempt, config) and not is_silent(attempt, config)
+
+
 def next_temperature(attempts: Sequence[Attempt], config: WhisperConfig) -> float | None:
     """How a window is tried again (with timestamps) after these tries; None where the last one stands.
 

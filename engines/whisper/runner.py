@@ -27,6 +27,10 @@ from headrace.engines.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
 
+FRAME_SAMPLES = 320
+"""Samples of one frame of the encoder's output: 20 ms."""
+MARGIN_FRAMES = 150
+"""Silence after a short window's audio, 3 s: without it the decoder repeats the last words."""
 SPARE_TOKENS = 32
 """Tokens that a window may have beside those that its seconds allow."""
 
@@ -45,6 +49,8 @@ class Job:
     """Whether the timestamp rules hold."""
     number: int
     """Number of the window in its recording: the seed of a sampled retry."""
+    may_fit: bool = False
+    """Whether the encoder may take less than 30 s where the audio is short."""
 
     @property
     def num_forced(self) -> int:
@@ -78,7 +84,9 @@ class Runner:
         self, model: WhisperModel, decoding: Decoding, *, encoder_batch: int, max_tokens_per_s: float
     ) -> None:
         self.encoder_batch = encoder_batch
-        self.counters: dict[str, float] = dict.fromkeys(("dispatches", "compiles", "encoder_padding"), 0.0)
+        self.counters: dict[str, float] = dict.fromkeys(
+            ("dispatches", "compiles", "encoder_padding", "encoded_frames"), 0.0
+        )
         self._decoding = decoding
         self._max_tokens_per_s = max_tokens_per_s
         self._slots = empty_slots(model, decoding)
@@ -92,12 +100,17 @@ class Runner:
         return self._decoding.num_slots
 
     def admit(self, jobs: Sequence[Job]) -> None:
-        """Encodes at most `encoder_batch` windows into their slots."""
-        filled = [*jobs, *[jobs[-1]] * (self.encoder_batch - len(jobs))]
-        self.counters["encoder_padding"] += len(filled) - len(jobs)
-        self.counters["dispatches"] += 1
-        self._slots = self._admit(self._params, self._slots, self._arrival(filled))
-        self._jobs.update((job.slot, job) for job in jobs)
+        """Encodes at most `encoder_batch` windows into their slots, those of one context in one dispatch."""
+        by_context: dict[int, list[Job]] = {}
+        for job in jobs:
+            by_context.setdefault(self.context(job), []).append(job)
+        for context, group in by_context.items():
+            filled = [*group, *[group[-1]] * (self.encoder_batch - len(group))]
+            self.counters["encoder_padding"] += len(filled) - len(group)
+            self.counters["encoded_frames"] += context * len(filled)
+            self.counters["dispatches"] += 1
+            self._slots = self._admits[context](self._params, self._slots, self._arrival(filled, context))
+            self._jobs.update((job.slot, job) for job in group)
 
     def restart(self, job: Job, temperature: float) -> None:
         """Decodes the window of a slot again, with timestamps, from the next burst on."""
@@ -114,6 +127,7 @@ class Runner:
             tokens=jnp.asarray(padded),
             num_tokens=jnp.int32(len(tokens)),
             num_frames=jnp.int32(min(max(positions, 1), self._decoding.dims.num_frames)),
+            context=jnp.int32(self.context(job)),
             slot=jnp.int32(job.slot),
         )
         crosses = self._slots.crosses
@@ -157,9 +171,19 @@ class Runner:
         self._slots = self._slots._replace(rows=rows)
         self.counters["dispatches"] += 1
 
-    def _arrival(self, jobs: Sequence[Job]) -> Arrival:
-        dims = self._decoding.dims
-        waveform = np.zeros((len(jobs), dims.window_samples), np.float32)
+    def is_fitted(self, job: Job) -> bool:
+        """Whether the encoder took less than 30 s of a window."""
+        return self.context(job) < self._decoding.dims.num_frames
+
+    def context(self, job: Job) -> int:
+        """Frames that the encoder takes of a window: all, or its own and a margin of silence."""
+        if not job.may_fit:
+            return self._decoding.dims.num_frames
+        wanted = -(-len(job.waveform) // FRAME_SAMPLES) + MARGIN_FRAMES
+        return next((size for size in self._decoding.contexts if size >= wanted), self._decoding.contexts[-1])
+
+    def _arrival(self, jobs: Sequence[Job], num_frames: int) -> Arrival:
+        waveform = np.zeros((len(jobs), num_frames * FRAME_SAMPLES), np.float32)
         tokens = np.zeros((len(jobs), self._decoding.max_length), np.int32)
         for row, job in enumerate(jobs):
             waveform[row, : len(job.waveform)] = job.waveform
@@ -170,7 +194,7 @@ class Runner:
             tokens=jnp.asarray(tokens),
             prompt_len=jnp.array([len(job.prompt) for job in jobs], jnp.int32),
             limit=jnp.array([self._limit(job) for job in jobs], jnp.int32),
-            num_frames=jnp.full(len(jobs), dims.num_frames, jnp.int32),
+            num_frames=jnp.full(len(jobs), num_frames, jnp.int32),
             with_timestamps=jnp.array([job.with_timestamps for job in jobs], bool),
             seed=jnp.array([job.number for job in jobs], jnp.uint32),
         )
@@ -204,19 +228,20 @@ class Runner:
         self._jitted = jitted = programs(model, self._decoding)
         self._params = jitted.params
         silence = Job(slot=0, waveform=np.zeros(0, np.float32), prompt=(0,), with_timestamps=False, number=0)
-        arrival = self._arrival([silence] * self.encoder_batch)
+        contexts = self._decoding.contexts
+        arrivals = [self._arrival([silence] * self.encoder_batch, context) for context in contexts]
         number = jnp.zeros(self.num_slots, jnp.int32)
         nothing = Restart(number > 0, number.astype(jnp.float32), number)
         slots: Slots = self._slots
         sizes = self._decoding.row_sizes
         lowered = (
-            jitted.admit.lower(self._params, slots, arrival),
             jitted.restart.lower(slots.rows, nothing),
+            *(jitted.admit.lower(self._params, slots, arrival) for arrival in arrivals),
             *(jitted.burst.lower(self._params, slots, jnp.int32(1), size) for size in sizes),
         )
         with ThreadPoolExecutor(len(lowered)) as pool:
-            compiled = list(pool.map(lambda program: program.compile(), lowered))
-        self._admit, self._restart = compiled[:2]
-        self._bursts = dict(zip(sizes, compiled[2:], strict=True))
+            self._restart, *compiled = pool.map(lambda program: program.compile(), lowered)
+        self._admits = dict(zip(contexts, compiled[: len(contexts)], strict=True))
+        self._bursts = dict(zip(sizes, compiled[len(contexts) :], strict=True))
         self.counters["compiles"] += len(lowered)
         logger.info("whisper programs compiled in: %.1f s", time.monotonic() - started)

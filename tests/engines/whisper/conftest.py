@@ -43,7 +43,9 @@ def _tokenizer(checkpoint: Checkpoint, *, is_multilingual: bool) -> WhisperToken
 @pytest.fixture(scope="session")
 def random_runner(random_whisper: Callable[..., Checkpoint]) -> Runner:
     """Four slots of 20 tokens over random weights; a test leaves no window in them."""
-    config = WhisperConfig(dtype="float32", batch_size=4, max_length=20, decode_burst=5)
+    config = WhisperConfig(
+        dtype="float32", batch_size=4, max_length=20, decode_burst=5, encoder_context="fit"
+    )
     return load(random_whisper(num_mels=80), config).runner()
 
 

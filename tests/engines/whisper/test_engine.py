@@ -186,6 +186,27 @@ def test_times_and_counters_add_up(tiny_en: WhisperEngine, clips: list[Path]):
     assert all(0 <= result.queue_s <= result.latency_s for result in results)
 
 
+@pytest.mark.slow
+def test_a_fitted_context_keeps_texts_and_leaves_no_loop(
+    tiny_en: WhisperEngine, whisper_tiny_checkpoint: Checkpoint, clips: list[Path], shared_data: Path
+):
+    noise = (np.random.default_rng(1).normal(size=64_000) * 0.1).astype(np.float32)
+    sources = [*map(str, clips), str(shared_data / "speech" / "whisper__jfk.flac"), noise]
+    config = WhisperConfig(batch_size=8, temperatures=(0.0, 0.4), encoder_context="fit")
+    with WhisperEngine(whisper_tiny_checkpoint, config) as engine:
+        fitted = engine.transcribe(sources, return_timestamps="word")
+        assert 0 < engine.metrics()["encoded_frames"] < 1500 * len(sources)
+        assert engine.metrics()["context_retries"] >= 1, "noise is decoded again"
+    whole = tiny_en.transcribe(sources, return_timestamps="word")
+    assert fitted[-1] == whole[-1]
+    for got, want in zip(fitted, whole, strict=True):
+        assert max((s["compression_ratio"] for s in got["segments"]), default=0) < 2.4
+        assert abs(len(got["text"]) - len(want["text"])) <= 0.1 * len(want["text"])
+        ends = [word.end_s for segment in got["segments"] for word in segment["words"]]
+        assert ends == sorted(ends)
+        assert max(ends, default=0.0) <= got["duration_s"]
+
+
 @pytest.fixture(scope="module")
 def deterministic(whisper_tiny_checkpoint: Checkpoint) -> Iterator[WhisperEngine]:
     config = WhisperConfig(deterministic=True, batch_size=4, return_timestamps=True, temperatures=(0.0, 0.4))

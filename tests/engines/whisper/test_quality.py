@@ -15,6 +15,7 @@ from headrace.engines.whisper.quality import (
     is_digital_silence,
     is_loop,
     is_silent,
+    is_trusted,
     next_temperature,
     quality_flags,
 )
@@ -64,6 +65,13 @@ def test_no_speech_needs_a_low_probability_too():
     assert not is_silent(dataclasses.replace(GOOD, no_speech_prob=0.9), CONFIG)
     assert is_silent(dataclasses.replace(UNLIKELY, no_speech_prob=0.9), CONFIG)
     assert not is_silent(UNLIKELY, CONFIG)
+
+
+def test_only_likely_text_on_speech_without_loops_is_trusted():
+    assert is_trusted(GOOD, CONFIG)
+    assert not is_trusted(LOOP, CONFIG)
+    assert not is_trusted(UNLIKELY, CONFIG)
+    assert not is_trusted(dataclasses.replace(GOOD, text=" ..."), CONFIG)
 
 
 def test_punctuation_alone_is_silence():

@@ -1,5 +1,8 @@
 """Windows in slots: what shares the device with a window does not change it."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,7 +15,7 @@ from headrace.engines.whisper.tokenizer import DETECT
 PROMPTS = ((50258, DETECT, 50359, 50363), (50258, 50261, 50358), (50258, 50259, 50359, 50363))
 
 
-def make_runner(checkpoint: Checkpoint, **config: int) -> Runner:
+def make_runner(checkpoint: Checkpoint, **config: Any) -> Runner:
     settings = {"batch_size": 4, "max_length": 20, "decode_burst": 5, **config}
     return load(checkpoint, WhisperConfig(dtype="float32", **settings)).runner()
 
@@ -126,6 +129,32 @@ def test_a_stopped_slot_can_be_used_again(random_runner: Runner):
     runner.admit([first])
     runner.stop(0)
     assert outcome(finish(runner, second)) == outcome(reference)
+
+
+def test_a_short_window_takes_a_short_context_where_it_may(random_runner: Runner):
+    runner = random_runner
+    (job,) = windows(1)
+    fitted = replace(job, may_fit=True)
+    before = runner.counters["encoded_frames"]
+    first = finish(runner, fitted)
+    assert runner.counters["encoded_frames"] - before == 512
+    assert runner.is_fitted(first.job)
+    whole = finish(runner, replace(first.job, may_fit=False))
+    assert runner.counters["encoded_frames"] - before == 512 + 1500
+    assert outcome(whole) == outcome(finish(runner, job))
+    assert not runner.is_fitted(replace(fitted, waveform=np.zeros(13 * 16_000, np.float32)))
+
+
+def test_what_lies_past_a_short_context_is_not_looked_at(random_runner: Runner):
+    """A slot that held a whole window has its last frames still, in which no row may look."""
+    runner = random_runner
+    job, loud = windows(2)
+    fitted = replace(job, may_fit=True)
+    reference = finish(runner, fitted)
+    finish(runner, replace(loud, waveform=np.tile(loud.waveform, 20)))
+    assert outcome(finish(runner, fitted)) == outcome(reference)
+    tokens = [*fitted.prompt[:1], 50259, *fitted.prompt[2:], 5, 6, 7]
+    np.testing.assert_array_less(0, runner.align(fitted, tokens).probability[:6])
 
 
 def finish(runner: Runner, job: Job | None = None) -> Finished:
