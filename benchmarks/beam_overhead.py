@@ -1,7 +1,8 @@
 """What Beam costs: rows through the pipeline against the same rows straight into the same engine.
 
 One process, one engine that stays loaded, alternating runs; the ratio of a pair is the pipeline's time
-divided by the engine's. The pipeline lists, cuts, reads, commits and reports as `headrace` does.
+divided by the engine's. The pipeline reads, commits and reports as `headrace` does, in four parts; what is
+done once before a run of any length (the look at the model, the listing, the cutting) is told apart.
 
     python -m benchmarks.beam_overhead generate --rows 2000 --pairs 5
     python -m benchmarks.beam_overhead transcribe RECORDING... --minutes 30 --pairs 5
@@ -22,11 +23,12 @@ from benchmarks.kept_engine import KEPT
 from headrace.pipelines import GenerateConfig, TranscribeConfig
 from headrace.pipelines import pipeline as pipeline_module
 from headrace.pipelines.generate import GenerateWork
-from headrace.pipelines.run import PreparedRun, prepare_run, run_work
+from headrace.pipelines.run import PreparedRun, prepare_run, run_prepared
 from headrace.pipelines.run_chunk import work_rows
 from headrace.pipelines.transcribe import TranscribeWork
 from headrace.pipelines.work import ServingEngine
 
+NUM_PARTS = 4
 QUESTIONS = ("What is {}?", "Write a sentence with the number {}.", "Count down from {}.", "Name {} animals.")
 
 
@@ -58,14 +60,14 @@ class Cost(NamedTuple):
 def measure(work: GenerateWork | TranscribeWork, directory: Path, num_pairs: int) -> None:
     """Prints each pair as it ends, then the median ratios of time and of the CPU's seconds."""
     pipeline_module.Shared = lambda: KEPT
-    _pipeline(work, directory / "warm")
+    _pipeline(_prepare(work, directory / "warm"))
     engine = KEPT.acquire(None).engine
-    prepared = prepare_run(replace(work, config=replace(work.config, output=str(directory / "straight"))))
+    prepared = _prepare(work, directory / "straight")
     _straight(prepared, engine)
     pairs = []
     for number in range(num_pairs):
-        output = directory / f"pair-{number}"
-        runs = [partial(_pipeline, work, output), partial(_straight, prepared, engine)]
+        once = _prepare(work, directory / f"pair-{number}")
+        runs = [partial(_pipeline, once), partial(_straight, prepared, engine)]
         costs = [_cost(run) for run in (runs if number % 2 else runs[::-1])]
         through, straight = costs if number % 2 else costs[::-1]
         pairs.append((through.wall_s / straight.wall_s, through.cpu_s / straight.cpu_s))
@@ -83,9 +85,15 @@ def _cost(run: Callable[[], None]) -> Cost:
     return Cost(time.monotonic() - started.wall_s, time.process_time() - started.cpu_s)
 
 
-def _pipeline(work: GenerateWork | TranscribeWork, output: Path) -> None:
-    config = replace(work.config, output=str(output))
-    summary = run_work(replace(work, config=config))
+def _prepare(work: GenerateWork | TranscribeWork, output: Path) -> PreparedRun:
+    started_s = time.monotonic()
+    prepared = prepare_run(replace(work, config=replace(work.config, output=str(output))))
+    print(f"prepared in {time.monotonic() - started_s:.2f} s", flush=True)
+    return prepared
+
+
+def _pipeline(prepared: PreparedRun) -> None:
+    summary = run_prepared(prepared)
     assert summary.rows_failed == 0, summary.errors_by_kind
 
 
@@ -107,6 +115,7 @@ def _generate(options: argparse.Namespace, directory: Path) -> GenerateWork:
         max_tokens=options.max_tokens,
         max_model_len=256,
         ignore_eos=True,
+        rows_per_part=-(-options.rows // NUM_PARTS),
     )
     return GenerateWork(config=config)
 
@@ -123,7 +132,10 @@ def _transcribe(options: argparse.Namespace, directory: Path) -> TranscribeWork:
         seconds += load_audio(path).duration_s
         number += 1
     config = TranscribeConfig(
-        inputs=(str(folder),), output="unused", model=options.model or "demo:whisper-tiny.en"
+        inputs=(str(folder),),
+        output="unused",
+        model=options.model or "demo:whisper-tiny.en",
+        rows_per_part=-(-number // NUM_PARTS),
     )
     return TranscribeWork(config=config)
 

@@ -102,7 +102,18 @@ def run_transcribe(
 
 def run_work(work: Work, beam_args: Sequence[str] = (), on_progress: OnProgress | None = None) -> RunSummary:
     """Summary of a run of any job; as `run_generate` and `run_transcribe`, which see."""
-    run = prepare_run(work)
+    return run_prepared(prepare_run(work), beam_args, on_progress)
+
+
+def run_prepared(
+    run: "PreparedRun", beam_args: Sequence[str] = (), on_progress: OnProgress | None = None
+) -> RunSummary:
+    """Summary of a run that was checked and planned.
+
+    Raises:
+      OutputError: another run has the output directory, or it cannot be written; nothing was run.
+      RunError: the run broke off; the same call goes on from what was committed.
+    """
     with claim_output(run.output):
         begin_run(run)
         return _run_plan(run, beam_args, on_progress)
