@@ -2,7 +2,7 @@
 
 import soundfile
 
-from headrace.pipelines.files import is_local
+from headrace.pipelines.files import is_local, without_query
 
 # Bytes of a second as recordings of speech mostly have them.
 _BYTES_PER_S = {"wav": 32_000, "aiff": 32_000, "aif": 32_000, "au": 32_000, "flac": 16_000}
@@ -14,7 +14,7 @@ _TOLD = ("wav", "flac", "aiff", "aif", "au")
 
 def estimate_seconds(path: str, size: int | None) -> float:
     """Seconds of a recording: by the header of a wav or flac file that is here, else by its size in bytes."""
-    ending = path.lower().rpartition(".")[2]
+    ending = without_query(path).lower().rpartition(".")[2]
     if is_local(path) and ending in _TOLD:
         try:
             return soundfile.info(path).duration

@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from headrace.engines import RequestError, RowError
-from headrace.engines.checkpoints import LocalModel, resolve_model
+from headrace.engines.checkpoints import resolve_model
 from headrace.engines.config_fields import flat_fields, from_flat
 from headrace.engines.llm import RequestOutput
 from headrace.engines.sampling import derive_seed
@@ -31,6 +31,7 @@ _OF_RUNS = frozenset(
 _HERE = "(rows of a pipeline)"
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
+WorkT = TypeVar("WorkT", GenerateWork, TranscribeWork)
 
 
 class GeneratedRow(NamedTuple):
@@ -93,15 +94,8 @@ class GenerateCall:
 
     @classmethod
     def of(cls, model: str, options: Mapping[str, Any]) -> "GenerateCall":
-        """Checks options and model.
-
-        Raises:
-          InputError: an option that is wrong, or that has no meaning for rows.
-          ModelError: the model cannot be used.
-        """
-        work = GenerateWork(config=row_config(GenerateConfig, model, options))
-        _check(work)
-        return cls(work)
+        """Checks options and model; raises as `checked_work`."""
+        return cls(checked_work(GenerateWork, GenerateConfig, model, options))
 
     def load(self) -> ServingEngine:
         return self.work.load()
@@ -149,10 +143,8 @@ class TranscribeCall:
 
     @classmethod
     def of(cls, model: str, options: Mapping[str, Any]) -> "TranscribeCall":
-        """Checks options and model; raises as `GenerateCall.of`."""
-        work = TranscribeWork(config=row_config(TranscribeConfig, model, options))
-        _check(work)
-        return cls(work)
+        """Checks options and model; raises as `checked_work`."""
+        return cls(checked_work(TranscribeWork, TranscribeConfig, model, options))
 
     def load(self) -> ServingEngine:
         return self.work.load()
@@ -180,6 +172,24 @@ class TranscribeCall:
         )
 
 
+def checked_work(
+    work_class: Callable[..., WorkT], config_class: type[RunConfig], model: str, options: Mapping[str, Any]
+) -> WorkT:
+    """The job of rows of a pipeline, with options and model looked at.
+
+    Raises:
+      InputError: an option that is wrong, or that has no meaning for rows.
+      ModelError: the model cannot be used.
+    """
+    work = work_class(config=row_config(config_class, model, options))
+    try:
+        work.check()
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    work.check_model(resolve_model(model, revision=work.config.revision))
+    return work
+
+
 def row_config(config_class: type[ConfigT], model: str, options: Mapping[str, Any]) -> ConfigT:
     """The configuration of a job whose rows come from a pipeline and whose results go on in it.
 
@@ -198,16 +208,6 @@ def row_config(config_class: type[ConfigT], model: str, options: Mapping[str, An
         name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
     }
     return from_flat(config_class, {"inputs": (_HERE,), "output": _HERE, "model": model, **values})
-
-
-def _check(work: GenerateWork | TranscribeWork) -> LocalModel:
-    try:
-        work.check()
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    model = resolve_model(work.config.model, revision=work.config.revision)
-    work.check_model(model)
-    return model
 
 
 def _prepare(work: GenerateWork | TranscribeWork, values: Mapping[str, Any]) -> WorkRow:

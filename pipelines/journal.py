@@ -54,6 +54,8 @@ class Attempt:
     """Rows that were finished in a trial."""
     death: str | None = None
     """Why the process died, None where nobody saw it."""
+    num_finished: int = 0
+    """Rows that came back."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -64,6 +66,7 @@ class _Lines:
     trial: set[int] = field(default_factory=set)
     cleared: set[int] = field(default_factory=set)
     death: str | None = None
+    num_finished: int = 0
 
     def read(self, line: str) -> None:
         mark, rest = line[:1], line[1:].strip()
@@ -71,6 +74,7 @@ class _Lines:
             self.in_flight.add(int(rest))
         elif mark == "-":
             self.in_flight.discard(int(rest))
+            self.num_finished += 1
             if int(rest) in self.trial:
                 self.cleared.add(int(rest))
         elif mark == "?":
@@ -181,6 +185,16 @@ def past_attempts(output: str, part: str = "part-") -> list[Attempt]:
     return sorted(found, key=lambda each: each.name.rpartition(".")[2])
 
 
+def finished_rows(output: str, *, since: float) -> dict[str, int]:
+    """Rows that came back in the attempts that go on and began after `since`, by part, of any process."""
+    found: dict[str, int] = {}
+    for attempt in past_attempts(output):
+        part, _, began = attempt.name.rpartition(".")
+        if attempt.death is None and int(began.partition("-")[0]) / 1e9 >= since:
+            found[part] = attempt.num_finished
+    return found
+
+
 def settle(output: str, pid: int, death: str) -> None:
     """Notes in the journals of a process of this machine how it died."""
     for attempt in past_attempts(output):
@@ -221,4 +235,5 @@ def _read(name: str, content: bytes) -> Attempt:
         trial=frozenset(lines.trial),
         cleared=frozenset(lines.cleared),
         death=lines.death,
+        num_finished=lines.num_finished,
     )

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from headrace.pipelines.files import open_input
+from headrace.pipelines.files import open_input, without_query
 from headrace.pipelines.scans import TableRow, TableScan, malformed, wider_type
 
 TEXT_COLUMN = "prompt"
@@ -145,7 +145,7 @@ class _CsvRecords:
 def _opened(path: str) -> Iterator[BinaryIO]:
     """The bytes of a table's lines, unpacked where they are a .gz file."""
     with open_input(path) as file:
-        if not path.lower().endswith(".gz"):
+        if not without_query(path).lower().endswith(".gz"):
             yield file
             return
         try:

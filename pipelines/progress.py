@@ -1,4 +1,8 @@
-"""How far a run is, seen from its launcher: parts that were committed, and rows of this process in flight."""
+"""How far a run is, seen from its launcher: committed parts, and rows in flight.
+
+Rows of this process are known as they come back, those of others by their journals: worker processes and most
+runners tell Beam's metrics when a bundle is done, and a part is one.
+"""
 
 import threading
 import time
@@ -10,11 +14,13 @@ from headrace.pipelines.commit import Footer, read_footer
 from headrace.pipelines.config import Progress
 from headrace.pipelines.files import is_local, list_directory
 from headrace.pipelines.in_flight import IN_FLIGHT, Tally
+from headrace.pipelines.journal import finished_rows
 from headrace.pipelines.shards import Chunk
 
 _LOCAL_INTERVAL_S = 1.0
 _REMOTE_INTERVAL_S = 15.0
 _RATE_WINDOW_S = 60.0
+_CLOCK_SKEW_S = 60.0
 
 
 class ProgressPoller:
@@ -25,6 +31,7 @@ class ProgressPoller:
         self._rows_total = sum(chunk.rows for chunk in chunks)
         self._parts = {chunk.part_name for chunk in chunks}
         self._committed = {name: _tally(footer) for name, footer in reused.items()}
+        self._since = time.time() - _CLOCK_SKEW_S
         self._samples: deque[tuple[float, int, float]] = deque()
 
     def poll(self) -> Progress:
@@ -38,7 +45,8 @@ class ProgressPoller:
         total = Tally()
         for tally in self._committed.values():
             total = total.plus(tally)
-        for name, tally in in_flight.items():
+        elsewhere = finished_rows(self._output, since=self._since)
+        for name, tally in ({name: Tally(rows) for name, rows in elsewhere.items()} | in_flight).items():
             if name in self._parts and name not in self._committed:
                 total = total.plus(tally)
         units_per_s, rows_per_s = self._rates(total)

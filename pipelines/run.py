@@ -325,11 +325,16 @@ def _missing_text(missing: Sequence[Chunk], result: PipelineResult, seen: Mappin
         reasons = next(iter(seen.values()))
     else:
         counted = result.missing or {"not committed, for a reason that no worker told": len(missing)}
-        reasons = "; ".join(f"{count} parts: {reason}" for reason, count in sorted(counted.items()))
+        reasons = "; ".join(f"{_parts(count)}: {reason}" for reason, count in sorted(counted.items()))
     sources = list(dict.fromkeys(chunk.files[0].source for chunk in missing))
     named = ", ".join(sources[:_MAX_NAMED]) + (", ..." if len(sources) > _MAX_NAMED else "")
     rows = sum(chunk.rows for chunk in missing)
-    return f"{len(missing)} parts with {rows} rows of {named} are missing: {reasons}"
+    verb = "is" if len(missing) == 1 else "are"
+    return f"{_parts(len(missing))} with {rows} rows of {named} {verb} missing: {reasons}"
+
+
+def _parts(count: int) -> str:
+    return "1 part" if count == 1 else f"{count} parts"
 
 
 def _summary(

@@ -7,6 +7,7 @@ import pyarrow as pa
 from headrace.pipelines.arrow_tables import read_arrow, scan_arrow
 from headrace.pipelines.config import InputError
 from headrace.pipelines.dataset_tables import is_dataset, read_dataset, scan_dataset
+from headrace.pipelines.files import without_query
 from headrace.pipelines.line_tables import (
     read_csv,
     read_jsonl,
@@ -26,7 +27,7 @@ def table_format(path: str) -> str | None:
     """The format of a table by the end of its name, None for a file that is not a table."""
     if is_dataset(path):
         return "dataset"
-    name = path.lower()
+    name = without_query(path).lower()
     return next((ending for ending in TABLE_FORMATS if name.endswith(f".{ending}")), None)
 
 

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 # A worker that ends because the pipeline has, ends just before the pipeline returns.
 _GRACE_S = 3.0
+# Beam's thread at the end of a worker's line, which breaks with the worker.
+_LINE = "beam_control_read"
 _EXITED = re.compile(r"Worker subprocess exited with return code (-?\d+)")
 
 
@@ -37,7 +39,9 @@ def watching_workers(options: PipelineOptions, output: str) -> Iterator[None]:
 
     def hook(arguments: threading.ExceptHookArgs, /) -> None:
         found = _EXITED.match(str(arguments.exc_value))
-        if found is None:
+        if found is None and arguments.thread is not None and arguments.thread.name == _LINE:
+            logger.debug("the line to a worker process broke: %s", arguments.exc_type.__name__)
+        elif found is None:
             before(arguments)
         elif not ended.wait(_GRACE_S):
             _end_process(output, int(found.group(1)))

@@ -44,7 +44,7 @@ class LLMEngine:
         pool = PagePool(num_pages, config.cache.page_size)
         self._scheduler = Scheduler(config, pool, max_model_len, runner.shapes)
         self._counts = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
-        self._counts |= {"slot_steps": 0, "busy_slot_steps": 0}
+        self._counts |= {"slot_steps": 0, "busy_slot_steps": 0, "page_steps": 0, "busy_page_steps": 0}
 
     def add(self, request: LLMRequest) -> None:
         """Queues a request; RequestError where it can never run."""
@@ -167,11 +167,15 @@ class LLMEngine:
                     sequence.first_scheduled_s = now_s
 
     def _count_slots(self, batch: PrefillBatch | DecodeBatch, sampled: Sampled) -> None:
-        """Counts, a decode step at a time, the slots there were and those that made a token."""
+        """Counts, a decode step at a time, slots and pages: those there were and those in use."""
         if isinstance(batch, DecodeBatch):
             made = sampled.counts[: len(batch.sequences)]
-            self._counts["slot_steps"] += int(made.max(initial=0)) * self._config.scheduler.max_num_seqs
+            steps = int(made.max(initial=0))
+            num_used = self._scheduler.num_pages - self._scheduler.num_free_pages
+            self._counts["slot_steps"] += steps * self._config.scheduler.max_num_seqs
             self._counts["busy_slot_steps"] += int(made.sum())
+            self._counts["page_steps"] += steps * self._scheduler.num_pages
+            self._counts["busy_page_steps"] += steps * num_used
 
     def _settle(
         self, batch: PrefillBatch | DecodeBatch, sampled: Sampled

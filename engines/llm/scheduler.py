@@ -63,7 +63,13 @@ class Scheduler:
 
     @property
     def num_free_pages(self) -> int:
+        """KV pages that nobody uses; those that are kept for prefixes alone are among them."""
         return self._pool.num_free
+
+    @property
+    def num_pages(self) -> int:
+        """KV pages that rows can hold."""
+        return self._pool.num_usable
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Takes in a row that begins as another one: shares its full pages, copies the one that is not full.

@@ -48,6 +48,8 @@ class Figures:
     """Seconds since the first work, and rows in the engines' hands then."""
     occupancy: Sequence[tuple[float, float]]
     """Seconds since the first work, and the share of the engine's slots that were at work then."""
+    page_use: Sequence[tuple[float, float]]
+    """Seconds since the first work, and the share of the engine's KV pages that rows held then."""
     columns: dict[str, list[float]]
     """Numbers of the rows by column: times and lengths."""
     slowest: Sequence[RowFigures]
@@ -77,7 +79,8 @@ def read_figures(view: RunView) -> Figures:
     return Figures(
         throughput=throughput(view.footers),
         at_work=rows_at_work(view.footers),
-        occupancy=occupancy(view.footers),
+        occupancy=share_in_use(view.footers, "slot_steps"),
+        page_use=share_in_use(view.footers, "page_steps"),
         columns={name: values for name, values in columns.items() if values},
         slowest=slowest,
         longest=longest,
@@ -118,15 +121,18 @@ def spread(footers: Sequence[Footer], amounts: Sequence[float]) -> list[tuple[fl
     return [((number + 0.5) * width, amount / width) for number, amount in enumerate(bins)]
 
 
-def occupancy(footers: Sequence[Footer]) -> list[tuple[float, float]]:
-    """Share of slots at work between each part of a worker and the one before it; none without counters."""
+def share_in_use(footers: Sequence[Footer], counter: str) -> list[tuple[float, float]]:
+    """Share of what an engine counts that was busy, between each part of a worker and the one before it.
+
+    e.g. of `slot_steps` the slots at work. Nothing where an engine has no such counter.
+    """
     if not footers:
         return []
     start = min(footer.finished_at - footer.wall_s for footer in footers)
     before: dict[str, tuple[float, float]] = {}
     found = []
     for footer in sorted(footers, key=lambda each: each.finished_at):
-        busy, there = footer.engine.get("busy_slot_steps"), footer.engine.get("slot_steps")
+        busy, there = footer.engine.get(f"busy_{counter}"), footer.engine.get(counter)
         if busy is None or there is None:
             continue
         busy_before, there_before = before.get(footer.worker, (0.0, 0.0))

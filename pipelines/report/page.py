@@ -88,9 +88,13 @@ def _charts(view: RunView, figures: Figures) -> Iterable[str]:
         yield line_chart("Throughput", figures.throughput, seconds, Axis(unit, plain))
     if figures.at_work:
         yield line_chart("At work", figures.at_work, seconds, Axis("rows in the engine", plain))
-    if len(figures.occupancy) > 1:
-        share = Axis("share of slots at work", lambda value: f"{value:.0%}")
-        yield line_chart("Occupancy", figures.occupancy, seconds, share, top=1.0)
+    for title, shares, name in (
+        ("Occupancy", figures.occupancy, "share of slots at work"),
+        ("Page use", figures.page_use, "share of KV pages that rows held"),
+    ):
+        if len(shares) > 1:
+            share = Axis(name, lambda value: f"{value:.0%}")
+            yield line_chart(title, shares, seconds, share, top=1.0)
     for name, values in figures.columns.items():
         title, axis = _NAMES[name]
         yield bar_chart(title, histogram(values), Axis(axis, plain), Axis("rows", plain))

@@ -18,10 +18,11 @@ def report_text(view: RunView) -> Iterator[str]:
         rates = [rate for _, rate in figures.throughput]
         yield f"throughput over {plain(figures.throughput[-1][0])} s, at most {plain(max(rates))} {unit}"
         yield f"  {sparkline(rates)}"
-    if figures.occupancy:
-        shares = [share for _, share in figures.occupancy]
-        yield f"occupancy, mean {sum(shares) / len(shares):.0%}"
-        yield f"  {sparkline(shares, top=1.0)}"
+    for title, points in (("occupancy", figures.occupancy), ("page use", figures.page_use)):
+        if points:
+            shares = [share for _, share in points]
+            yield f"{title}, mean {sum(shares) / len(shares):.0%}"
+            yield f"  {sparkline(shares, top=1.0)}"
     for name, values in figures.columns.items():
         yield f"{name}: {len(values):,} rows"
         yield from _bars(histogram(values, max_bars=8))

@@ -48,7 +48,8 @@ def make_generate_run(
             errors={"prompt_too_long": failed} if failed else {},
             units=tokens,
             metrics={"busy_s": 80.0},
-            engine={"slot_steps": 400.0 * count, "busy_slot_steps": 300.0 * count},
+            engine={"slot_steps": 400.0 * count, "busy_slot_steps": 300.0 * count}
+            | {"page_steps": 1000.0 * count, "busy_page_steps": 100.0 * count},
             device="1 x cpu",
             worker="host:1",
             finished_at=started + 10 * count,

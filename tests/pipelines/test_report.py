@@ -12,7 +12,7 @@ import soundfile
 from headrace.jobs.cli import main
 from headrace.pipelines.report import report_page, report_text
 from headrace.pipelines.report.charts import histogram, nice_ceiling, plain
-from headrace.pipelines.report.figures import occupancy, rows_at_work, throughput
+from headrace.pipelines.report.figures import rows_at_work, share_in_use, throughput
 from headrace.pipelines.run_view import read_run
 from tests.browser import open_browser
 from tests.pipelines.made_runs import make_generate_run, make_transcribe_run
@@ -58,7 +58,9 @@ def test_units_of_a_part_are_spread_over_its_time(tmp_path: Path):
     width = points[1][0] - points[0][0]
     assert sum(rate * width for _, rate in points) == pytest.approx(view.units)
     assert {round(rows, 6) for _, rows in rows_at_work(view.footers)} == {8.0}
-    assert occupancy(view.footers) == [(pytest.approx(10.0 * n), pytest.approx(0.75)) for n in range(1, 5)]
+    for counter, share in (("slot_steps", 0.75), ("page_steps", 0.1)):
+        found = share_in_use(view.footers, counter)
+        assert found == [(pytest.approx(10.0 * n), pytest.approx(share)) for n in range(1, 5)]
 
 
 def test_histograms_have_round_borders_and_count_every_value():

@@ -352,7 +352,7 @@ def test_a_part_that_cannot_be_written_ends_the_run(tiny_llm: str, make_prompts:
     part = sorted(output.glob("part-*"))[1]
     part.unlink()
     part.mkdir()  # a rename onto a directory fails
-    with pytest.raises(RunError, match=r"1 parts with 5 rows of prompts\.jsonl are missing: Is a directory"):
+    with pytest.raises(RunError, match=r"1 part with 5 rows of prompts\.jsonl is missing: Is a directory"):
         run_generate(config)
     assert not (output / "__run" / "_SUCCESS").exists()
     part.rmdir()

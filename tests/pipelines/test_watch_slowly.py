@@ -96,9 +96,11 @@ CONTENT = b'{"prompt": "canary-prompt"}\n{"prompt": "canary-long-prompt ' + b"x"
 @pytest.fixture
 def signed_address() -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Signed)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serving = threading.Thread(target=server.serve_forever, daemon=True)
+    serving.start()
     yield f"http://127.0.0.1:{server.server_port}/prompts.jsonl?X-Amz-Signature=canary-signature"
     server.shutdown()
+    server.server_close()
 
 
 def test_prompts_tokens_and_signatures_are_only_in_the_results(
