@@ -10,8 +10,9 @@ from headrace.jobs.errors import UsageError
 from headrace.jobs.options import Parser
 from headrace.pipelines import GenerateConfig, TranscribeConfig
 from headrace.pipelines.estimate import Estimate, Range, estimate
-from headrace.pipelines.generate import GenerateWork, engine_config
+from headrace.pipelines.generate import engine_config
 from headrace.pipelines.needs import Needs, engine_needs
+from headrace.pipelines.openai_batch import generate_work
 from headrace.pipelines.run import PreparedRun, prepare_run
 from headrace.pipelines.transcribe import TranscribeWork
 
@@ -39,9 +40,7 @@ def main(argv: Sequence[str]) -> int:
     if parsed.price_per_hour is not None and parsed.sample is None:
         raise UsageError("--price-per-hour needs --sample: without one there are no hours to pay for")
     config, _ = read_arguments(rest, parsed.job, JOBS[parsed.job], DESCRIPTION)
-    work = (
-        GenerateWork(config=config) if isinstance(config, GenerateConfig) else TranscribeWork(config=config)
-    )
+    work = generate_work(config) if isinstance(config, GenerateConfig) else TranscribeWork(config=config)
     run = prepare_run(work)
     print("\n".join(plan_lines(run)))
     print("\n".join(needs_lines(engine_needs(run), run)))

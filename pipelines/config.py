@@ -21,6 +21,7 @@ Mode = Literal["chunked", "sequential"]
 EncoderContext = Literal["full", "fit"]
 OnOff = Literal["off", "on"]
 Unit = Literal["tokens", "audio seconds"]
+InputFormat = Literal["rows", "openai-batch"]
 
 
 class InputError(HeadraceError, ValueError):
@@ -153,6 +154,8 @@ class GenerateConfig(RunConfig):
     """Samples, penalties, barred and wanted tokens, guides and beams."""
     chat: bool = False
     """Wrap each prompt as a user turn of the model's chat template."""
+    format: InputFormat = "rows"
+    """rows: columns of prompts; openai-batch: OpenAI's batch file, whose lines say all about each request."""
     system: str | None = None
     """System message to put before each conversation."""
     template: str | None = None
@@ -203,6 +206,18 @@ class GenerateConfig(RunConfig):
         _require(not (self.dedupe and is_drawn), f"{told}: give temperature 0, or one_seed")
         template_and_column = self.template is not None and self.prompt_column is not None
         _require(not template_and_column, "template and prompt_column exclude each other: give one of them")
+        _require_choice("format", self.format, ("rows", "openai-batch"))
+        if self.format == "openai-batch":
+            self._check_batch()
+
+    def _check_batch(self) -> None:
+        for name in ("prompt_column", "template", "system", "priority_column"):
+            told = f"{name} does not go with format openai-batch: its lines say what each request is"
+            _require(getattr(self, name) is None, told)
+        is_id = self.id_column in (None, "custom_id")
+        _require(is_id, "id_column does not go with format openai-batch: the id is the line's custom_id")
+        _require(not self.chat, "chat does not go with format openai-batch: the url of a line says it")
+        _require(not self.with_columns, "with does not go with format openai-batch: bodies ask for logprobs")
         _require(self._overrides() is not None, 'hf_overrides is no JSON object, such as {"rope_theta": 1e6}')
 
     @property

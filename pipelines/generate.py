@@ -109,15 +109,19 @@ class GenerateWork:
         )
 
     def load(self) -> LLM:
+        llm = self.load_engine()
+        llm.announce(sampling_params(self.config))
+        return llm
+
+    def load_engine(self) -> LLM:
+        """The engine, before it is told which params to foresee."""
         model = resolve_model(self.config.model, revision=self.config.revision)
-        llm = LLM(
+        return LLM(
             self.open(model),
             engine_config(self.config),
             tokenizer=self.config.tokenizer,
             chat_template=self.config.chat_template,
         )
-        llm.announce(sampling_params(self.config))
-        return llm
 
     def prepare(self, row: TableRow, path: str, source: str, content: Sequence[str]) -> WorkRow:
         key = row_key(self.config, source, row.row, row.values)
@@ -179,6 +183,9 @@ class GenerateWork:
     def fail(self, row: WorkRow) -> ResultRow:
         assert row.error is not None, "the row has no error"
         return self._failed(row, row.error, None)
+
+    def write_beside(self, output: str) -> None:
+        """Nothing."""
 
     def _failed(self, row: WorkRow, error: RowError, output: RequestOutput | None) -> ResultRow:
         flags = list(output.quality_flags) if output else []

@@ -24,12 +24,12 @@ from headrace.pipelines.config import (
 from headrace.pipelines.dataset_tables import list_dataset
 from headrace.pipelines.files import normalise
 from headrace.pipelines.fingerprint import parameters, run_fingerprint
-from headrace.pipelines.generate import GenerateWork
 from headrace.pipelines.heartbeat import Heartbeat
 from headrace.pipelines.in_flight import IN_FLIGHT
 from headrace.pipelines.journal import forget
 from headrace.pipelines.listing import Listing, list_inputs
 from headrace.pipelines.metrics import add_up, run_metrics, write_metrics
+from headrace.pipelines.openai_batch import generate_work
 from headrace.pipelines.output_directory import (
     claim_output,
     delete_run,
@@ -81,7 +81,7 @@ def run_generate(
       ModelError: the model cannot be used; nothing was run.
       RunError: the run broke off; the same call goes on from what was committed.
     """
-    return run_work(GenerateWork(config=config), beam_args, on_progress)
+    return run_work(generate_work(config), beam_args, on_progress)
 
 
 def run_transcribe(
@@ -313,6 +313,7 @@ def finish_run(run: PreparedRun, result: PipelineResult, wall_s: float) -> RunSu
         times = number_columns(output, run.work.times)
         metrics = run_metrics(list(footers.values()), times)
         write_record(output, _done(run.record, footers, summary, metrics))
+        run.work.write_beside(output)
         mark_success(output)
     except OSError as error:
         raise RunError(f"cannot write what the run did: {error.strerror or error}") from error

@@ -202,6 +202,9 @@ class TranscribeWork:
                 raise AudioError(f"column {name!r} is a {kind}: seconds are wanted", kind="segment")
         return cut_segment(audio, float(values[offset]), None if length_s is None else float(length_s))
 
+    def write_beside(self, output: str) -> None:
+        """Nothing."""
+
     def _failed(self, row: WorkRow, error: RowError, output: Transcription | None) -> ResultRow:
         flags = list(output.quality_flags) if output else []
         return ResultRow({**row.key, **row.shown, "quality_flags": flags, "error": error.message}, error, 0.0)

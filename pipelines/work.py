@@ -158,6 +158,14 @@ class Work(Protocol):
 
     def fail(self, row: WorkRow) -> ResultRow: ...
 
+    def write_beside(self, output: str) -> None:
+        """Writes what there is beside the parts, once all of them are committed; again is the same.
+
+        Raises:
+          OSError: it cannot be written.
+        """
+        ...
+
 
 def row_key(config: RunConfig, source: str, row: int, values: Mapping[str, Any]) -> dict[str, Any]:
     """`id`, `source` and `row`: the id is that of the id column, or the row's place where it has none."""

@@ -4,21 +4,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
 
-from headrace.engines.llm import LLM, RequestOutput, TextRequest
+from headrace.engines.llm import LLM, TextRequest
+from headrace.engines.openai import Piece
 from headrace.serving.errors import ApiError, row_error
 
 T = TypeVar("T")
-
-
-class Piece(NamedTuple):
-    """New text of one choice."""
-
-    index: int
-    output: RequestOutput
 
 
 async def pieces(llm: LLM, requests: Sequence[TextRequest], timeout_s: float) -> AsyncIterator[Piece]:

@@ -10,11 +10,10 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from headrace.engines.llm import LLM, TextRequest
-from headrace.serving.answers import Answer
-from headrace.serving.bodies import ChatBody, CompletionBody, CountBody, GenerateBody
+from headrace.engines.openai import Answer, ChatBody, CompletionBody, CountBody, GenerateBody, Piece
 from headrace.serving.config import ServeConfig
 from headrace.serving.errors import ApiError
-from headrace.serving.exchange import Piece, pieces, while_connected
+from headrace.serving.exchange import pieces, while_connected
 from headrace.serving.hosted_models import HostedModels
 
 

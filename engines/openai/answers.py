@@ -4,10 +4,16 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.engines.llm import RequestOutput
-from headrace.serving.exchange import Piece
+
+
+class Piece(NamedTuple):
+    """New text of one choice."""
+
+    index: int
+    output: RequestOutput
 
 
 @dataclass(kw_only=True, slots=True)
@@ -34,17 +40,29 @@ class Choice:
 class Answer:
     """The answer to one call: chat (`is_chat`) or completions, whole or in chunks.
 
-    `num_top` is how many most likely tokens are shown at each place, where log-probabilities are asked for.
+    `num_top` is how many most likely tokens are shown at each place, where log-probabilities are asked for;
+    `name` is unique among answers, chosen where None.
     """
 
     def __init__(
-        self, model: str, num_choices: int, *, is_chat: bool, num_prompts: int = 1, num_top: int = 0
+        self,
+        model: str,
+        num_choices: int,
+        *,
+        is_chat: bool,
+        num_prompts: int = 1,
+        num_top: int = 0,
+        name: str | None = None,
     ) -> None:
         self._num_top = num_top
         prefix = "chatcmpl" if is_chat else "cmpl"
         self._is_chat = is_chat
         self._num_prompts = num_prompts
-        self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._head = {
+            "id": f"{prefix}-{name or uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+        }
         self._choices = [Choice() for _ in range(num_choices)]
 
     def add(self, piece: Piece) -> None:
