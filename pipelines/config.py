@@ -48,6 +48,8 @@ class RunConfig(Serializable):
     """Configuration of the dataset (default: its own)."""
     split: str = "train"
     """Split of the dataset."""
+    streaming: bool = False
+    """Read the dataset's own files where they lie, without loading it first; each of them is a shard."""
     limit: int | None = None
     """Run only the first so many rows, in the order of the input (a trial run)."""
     where: str | None = None
@@ -98,6 +100,7 @@ class RunConfig(Serializable):
         has_input = len(self.inputs) > 0 or self.dataset is not None
         _require(has_input, "no input was given: name files, globs or directories, or a dataset")
         _require(not self.inputs or self.dataset is None, "give either inputs or a dataset, not both")
+        _require(not self.streaming or self.dataset is not None, "streaming is for a dataset: name one")
         _require_positive("limit", self.limit)
         work = self.work_per_part
         _require(work is None or work > 0, f"work_per_part is {work}: give more than 0")

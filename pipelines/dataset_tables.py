@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.pipelines.config import InputError, RunConfig
+from headrace.pipelines.files import without_query
 from headrace.pipelines.listing import InputFile
 from headrace.pipelines.parquet_tables import writable_type
 from headrace.pipelines.scans import TableRow, TableScan
@@ -30,9 +31,52 @@ def list_dataset(config: RunConfig) -> InputFile:
     try:
         rows = len(_load(path))
     except Exception as error:  # the library raises errors of many kinds, of network and files too
-        raise InputError(f"cannot load the dataset {name}: {' '.join(str(error).split())[:500]}") from error
+        raise _cannot_load(name, error) from error
     source = "/".join([name.rstrip("/").rpartition("/")[2] if os.path.isabs(name) else name, config.split])
     return InputFile(path=path, source=source, size=rows)
+
+
+def list_dataset_files(config: RunConfig) -> tuple[InputFile, ...]:
+    """The files that a split is made of, sorted by source: they are read as they are, in place.
+
+    Raises:
+      InputError: there is no such dataset, configuration or split, or `save_to_disk` wrote it.
+    """
+    import datasets  # takes seconds
+
+    name = os.path.expanduser(config.dataset or "")
+    if any(os.path.exists(os.path.join(name, each)) for each in ("dataset_dict.json", "state.json")):
+        raise InputError(f"save_to_disk wrote {name}, which is read in place anyway: leave streaming out")
+    try:
+        builder = datasets.load_dataset_builder(name, config.dataset_config)
+        found = {str(split): files for split, files in (builder.config.data_files or {}).items()}
+    except Exception as error:  # the library raises errors of many kinds, of network and files too
+        raise _cannot_load(name, error) from error
+    if config.split not in found:
+        raise InputError(f"the dataset {name} has no files of a split {config.split!r}: {', '.join(found)}")
+    files = [_dataset_file(str(path), name) for path in found[config.split]]
+    return tuple(sorted(files, key=lambda file: file.source))
+
+
+def _dataset_file(path: str, name: str) -> InputFile:
+    """A file of this machine by its path, one of the hub by its address at the commit that was found."""
+    if "://" not in path:
+        state = os.stat(path)
+        source = os.path.relpath(path, os.path.dirname(os.path.abspath(name)))
+        return InputFile(path=path, source=source, size=state.st_size, modified=state.st_mtime)
+    if not path.startswith("hf://"):
+        return InputFile(path=path, source=without_query(path), size=None)
+    from huggingface_hub import HfFileSystem, hf_hub_url
+
+    place = HfFileSystem().resolve_path(path)
+    address = hf_hub_url(
+        place.repo_id, place.path_in_repo, repo_type=place.repo_type, revision=place.revision
+    )
+    return InputFile(path=address, source=f"{place.repo_id}/{place.path_in_repo}", size=None)
+
+
+def _cannot_load(name: str, error: Exception) -> InputError:
+    return InputError(f"cannot load the dataset {name}: {' '.join(str(error).split())[:500]}")
 
 
 def is_dataset(path: str) -> bool:

@@ -1,16 +1,22 @@
 """Files on any file system that Beam knows: open, write whole files so that they appear at once, delete."""
 
+import functools
 import os
 import posixpath
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
+
+from headrace.audio import AudioError
+from headrace.audio.fetching import fetch
 
 _READ_BUFFER_BYTES = 1 << 20
 
@@ -55,7 +61,22 @@ def open_input(path: str) -> BinaryIO:
     """
     if is_local(path):
         return open(path, "rb")
+    if is_http(path):
+        return open(_fetched(path).name, "rb")
     return cast(BinaryIO, FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED))
+
+
+@functools.lru_cache(maxsize=2)
+def _fetched(address: str) -> Any:
+    """A file of this machine with what an address gives; those of the last addresses are kept."""
+    try:
+        with fetch(address) as content:
+            copy = tempfile.NamedTemporaryFile()  # noqa: SIM115 - it goes with the last who holds it
+            shutil.copyfileobj(content, copy)
+    except AudioError as error:
+        raise OSError(str(error)) from None
+    copy.flush()
+    return copy
 
 
 @contextmanager

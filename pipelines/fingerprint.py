@@ -17,6 +17,7 @@ _NOT_PARAMETERS = {
     "dataset",
     "dataset_config",
     "split",
+    "streaming",
     "output",
     "model",
     "revision",

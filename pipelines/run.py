@@ -21,7 +21,7 @@ from headrace.pipelines.config import (
     RunSummary,
     TranscribeConfig,
 )
-from headrace.pipelines.dataset_tables import list_dataset
+from headrace.pipelines.dataset_tables import list_dataset, list_dataset_files
 from headrace.pipelines.files import normalise
 from headrace.pipelines.fingerprint import parameters, run_fingerprint
 from headrace.pipelines.heartbeat import Heartbeat
@@ -195,6 +195,8 @@ def _run_plan(run: PreparedRun, beam_args: Sequence[str], on_progress: OnProgres
 
 
 def _list(config: RunConfig, output: str, before: RunRecord | None) -> Listing:
+    if config.dataset is not None and config.streaming:
+        return Listing(root="", files=list_dataset_files(config))
     if config.dataset is not None:
         return Listing(root="", files=(list_dataset(config),))
     return list_inputs(config.inputs, leave_out=output, root=before.root if before else None)

@@ -56,7 +56,9 @@ def scan_table(path: str, *, stride: int, typed: Sequence[str]) -> TableScan:
             case _:
                 return scan_jsonl(path, stride=stride, typed=typed)
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"cannot read the table {path}: {' '.join(str(error).split())}") from error
+        raise InputError(
+            f"cannot read the table {without_query(path)}: {' '.join(str(error).split())}"
+        ) from error
 
 
 def read_rows(path: str, start: int, stop: int, *, offset: int, columns: Sequence[str]) -> Iterator[TableRow]:

@@ -1,21 +1,26 @@
 """Arrow files, tars, packed lines, manifests and datasets are tables like the others."""
 
+import functools
 import gzip
+import http.server
 import io
 import json
 import tarfile
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 
 from headrace.audio import AudioError
 from headrace.pipelines.config import GenerateConfig, InputError, TranscribeConfig
-from headrace.pipelines.dataset_tables import list_dataset
+from headrace.pipelines.dataset_tables import list_dataset, list_dataset_files
 from headrace.pipelines.scans import TableRow
 from headrace.pipelines.segments import cut_segment
 from headrace.pipelines.tables import read_rows, scan_table
@@ -177,6 +182,48 @@ def test_datasets_are_tables_whose_audio_stays_encoded(
     rows = read_in_chunks(file.path, 3, columns)
     assert [row.values["prompt"] for row in rows] == [f"p{n}" for n in range(7)]
     assert layout == "folder" or rows[3].values["audio"] == {"bytes": b"x", "path": None}
+
+
+def test_files_of_a_dataset_are_read_where_they_lie(tmp_path: Path):
+    directory = tmp_path / "set"
+    (directory / "data").mkdir(parents=True)
+    for number in range(2):
+        table = pa.table({"prompt": [f"{number}-{n}" for n in range(3)]})
+        pq.write_table(table, directory / "data" / f"train-{number:05d}-of-00002.parquet")
+    config = GenerateConfig(dataset=str(directory), streaming=True, output="o", model="m")
+    files = list_dataset_files(config)
+    assert [file.source for file in files] == [
+        f"set/data/train-{number:05d}-of-00002.parquet" for number in range(2)
+    ]
+    rows = [row.values["prompt"] for file in files for row in read_in_chunks(file.path, 2, ["prompt"])]
+    assert rows == [f"{number}-{n}" for number in range(2) for n in range(3)]
+    with pytest.raises(InputError, match=r"no files of a split 'test': train"):
+        list_dataset_files(replace(config, split="test"))
+    with pytest.raises(InputError, match="streaming is for a dataset"):
+        GenerateConfig(inputs=("a",), streaming=True, output="o", model="m")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves a directory without a word."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the log is stderr."""
+
+
+def test_tables_are_read_from_addresses(tmp_path: Path):
+    pq.write_table(pa.table({"prompt": [f"p{n}" for n in range(5)]}), tmp_path / "table.parquet")
+    (tmp_path / "lines.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(5)))
+    handler = functools.partial(Quiet, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        for name in ("table.parquet?X-Signature=canary", "lines.jsonl"):
+            rows = read_in_chunks(f"{address}/{name}", 2, ["prompt"])
+            assert [row.values["prompt"] for row in rows] == [f"p{n}" for n in range(5)]
+        with pytest.raises(InputError, match="404") as caught:
+            scan_table(f"{address}/none.jsonl?X-Signature=canary", stride=1, typed=())
+        assert "canary" not in str(caught.value)
+        server.shutdown()
 
 
 def test_a_dataset_that_is_not_there_is_refused_in_one_line(tmp_path: Path):
