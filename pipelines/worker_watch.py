@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 _GRACE_S = 3.0
 # Beam's thread at the end of a worker's line, which breaks with the worker.
 _LINE = "beam_control_read"
+_DATA_PLANE = logging.getLogger("apache_beam.runners.worker.data_plane")
 _EXITED = re.compile(r"Worker subprocess exited with return code (-?\d+)")
 
 
@@ -47,11 +48,19 @@ def watching_workers(options: PipelineOptions, output: str) -> Iterator[None]:
             _end_process(output, int(found.group(1)))
 
     threading.excepthook = hook
+    _DATA_PLANE.addFilter(_without_traceback)
     try:
         yield
     finally:
         ended.set()
         threading.excepthook = before
+        _DATA_PLANE.removeFilter(_without_traceback)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Leaves out where in gRPC a line broke: what it meant is told when the worker's end is."""
+    record.exc_info = None
+    return True
 
 
 def _end_process(output: str, code: int) -> None:
