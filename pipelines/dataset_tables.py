@@ -54,11 +54,11 @@ def list_dataset_files(config: RunConfig) -> tuple[InputFile, ...]:
         raise _cannot_load(name, error) from error
     if config.split not in found:
         raise InputError(f"the dataset {name} has no files of a split {config.split!r}: {', '.join(found)}")
-    files = [_dataset_file(str(path), name) for path in found[config.split]]
+    files = [dataset_file(str(path), name) for path in found[config.split]]
     return tuple(sorted(files, key=lambda file: file.source))
 
 
-def _dataset_file(path: str, name: str) -> InputFile:
+def dataset_file(path: str, name: str) -> InputFile:
     """A file of this machine by its path, one of the hub by its address at the commit that was found."""
     if "://" not in path:
         state = os.stat(path)
@@ -66,13 +66,13 @@ def _dataset_file(path: str, name: str) -> InputFile:
         return InputFile(path=path, source=source, size=state.st_size, modified=state.st_mtime)
     if not path.startswith("hf://"):
         return InputFile(path=path, source=without_query(path), size=None)
-    from huggingface_hub import HfFileSystem, hf_hub_url
+    from huggingface_hub import hf_hub_url
 
-    place = HfFileSystem().resolve_path(path)
-    address = hf_hub_url(
-        place.repo_id, place.path_in_repo, repo_type=place.repo_type, revision=place.revision
-    )
-    return InputFile(path=address, source=f"{place.repo_id}/{place.path_in_repo}", size=None)
+    # hf://datasets/USER/NAME@COMMIT/PATH
+    repository, _, rest = path.removeprefix("hf://datasets/").partition("@")
+    commit, _, inside = rest.partition("/")
+    address = hf_hub_url(repository, inside, repo_type="dataset", revision=commit)
+    return InputFile(path=address, source=f"{repository}/{inside}", size=None)
 
 
 def _cannot_load(name: str, error: Exception) -> InputError:

@@ -106,6 +106,7 @@ def test_kill_9_loses_and_doubles_nothing(tiny_llm: str, make_prompts: MakePromp
     assert keys_and_texts(unbroken) == found
 
 
+@pytest.mark.timeout(7200)
 def test_many_kills_lose_and_double_nothing_and_change_no_text(
     tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path
 ):

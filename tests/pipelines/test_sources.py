@@ -20,7 +20,7 @@ import soundfile
 
 from headrace.audio import AudioError
 from headrace.pipelines.config import GenerateConfig, InputError, TranscribeConfig
-from headrace.pipelines.dataset_tables import list_dataset, list_dataset_files
+from headrace.pipelines.dataset_tables import dataset_file, list_dataset, list_dataset_files
 from headrace.pipelines.scans import TableRow
 from headrace.pipelines.segments import cut_segment
 from headrace.pipelines.tables import read_rows, scan_table
@@ -197,6 +197,9 @@ def test_files_of_a_dataset_are_read_where_they_lie(tmp_path: Path):
     ]
     rows = [row.values["prompt"] for file in files for row in read_in_chunks(file.path, 2, ["prompt"])]
     assert rows == [f"{number}-{n}" for number in range(2) for n in range(3)]
+    of_hub = dataset_file("hf://datasets/user/name@c0ffee/data/a b.parquet", "user/name")
+    assert of_hub.path.endswith("/datasets/user/name/resolve/c0ffee/data/a%20b.parquet")
+    assert of_hub.source == "user/name/data/a b.parquet"
     with pytest.raises(InputError, match=r"no files of a split 'test': train"):
         list_dataset_files(replace(config, split="test"))
     with pytest.raises(InputError, match="streaming is for a dataset"):
