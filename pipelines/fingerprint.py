@@ -39,7 +39,7 @@ _SPEED |= {"page_size", "batch_size"}
 # In which order the work is done, and how programs are compiled: no text depends on it, shapes being equal.
 _PARTS = (SchedulerConfig, CacheConfig, CompilationConfig)
 _ORDER = {each.field.name for part in _PARTS for each in flat_fields(part)}
-_ORDER = (_ORDER | {"priority_column"}) - {*_SPEED, "max_model_len", "xla_options"}
+_ORDER = (_ORDER | {"priority_column"}) - {*_SPEED, "max_model_len", "xla_options", "kv_cache_dtype"}
 
 
 def parameters(config: RunConfig) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from headrace.engines import native
 from headrace.engines.errors import ConfigError
-from headrace.engines.llm.kv_cache import LayerCache, read_pages
+from headrace.engines.llm.engine_config import CacheConfig
+from headrace.engines.llm.kv_cache import LayerCache, read_pages, read_scales
 
 SEGMENT_TOKENS = 256
 """Context tokens read at a time (measured on a CPU: 64, 128 and 256 within 10 %, fewer steps win)."""
@@ -42,15 +43,18 @@ LANES = 16
 """The native kernel takes head and page sizes that are multiples of this."""
 
 
-def choose_backend(wanted: str, head_dim: int, page_size: int) -> Backend:
+def choose_backend(wanted: str, head_dim: int, cache: CacheConfig) -> Backend:
     """The backend for a model: the wanted one, or the fastest that can run it where that is `auto`.
 
     Raises:
       ConfigError: `native` is wanted where it cannot run.
     """
+    page_size, is_int8 = cache.page_size, cache.kv_cache_dtype == "int8"
     is_fit = head_dim % LANES == 0 and page_size % LANES == 0
-    if wanted == "xla" or (wanted == "auto" and not (is_fit and native.is_available())):
+    if wanted == "xla" or (wanted == "auto" and (is_int8 or not (is_fit and native.is_available()))):
         return "xla"
+    if is_int8:
+        raise ConfigError("the native attention reads no int8 pages: use attention_backend auto or xla")
     if not is_fit:
         raise ConfigError(
             f"the native attention takes multiples of {LANES}: head size is {head_dim}, page size {page_size}"
@@ -108,17 +112,22 @@ def _attend_in_xla(
     def segment_of(index: Int[Array, ""]) -> Int[Array, "N pages"]:
         return jax.lax.dynamic_slice_in_dim(page_table, index * segment_pages, segment_pages, axis=1)
 
-    def read_keys(index: Int[Array, ""]) -> Float[Array, "N K D S"]:
+    def read_keys(index: Int[Array, ""]) -> Shaped[Array, "N K D S"]:
         pages = read_pages(cache.keys, segment_of(index)).transpose(0, 2, 3, 1, 4)
         return pages.reshape(num_blocks, num_kv_heads, head_dim, SEGMENT_TOKENS)
 
-    def read_values(index: Int[Array, ""]) -> Float[Array, "N K S D"]:
+    def read_values(index: Int[Array, ""]) -> Shaped[Array, "N K S D"]:
         pages = read_pages(cache.values, segment_of(index)).transpose(0, 2, 1, 3, 4)
         return pages.reshape(num_blocks, num_kv_heads, SEGMENT_TOKENS, head_dim)
 
+    # Of int8 the numbers enter the products, and the scales their results.
     def add_segment(index, carry):
         peak, total, weighted = carry
-        scores = jnp.einsum("nkqd,nkds->nkqs", grouped, read_keys(index), preferred_element_type=jnp.float32)
+        keys = read_keys(index)
+        keys = keys if cache.key_scales is None else keys.astype(queries.dtype)
+        scores = jnp.einsum("nkqd,nkds->nkqs", grouped, keys, preferred_element_type=jnp.float32)
+        if cache.key_scales is not None:
+            scores = scores * read_scales(cache.key_scales, segment_of(index))[:, :, None]
         context = index * SEGMENT_TOKENS + jnp.arange(SEGMENT_TOKENS, dtype=jnp.int32)
         distance = row_positions[:, :, None] - context[None, None, :]
         visible = distance >= 0 if rule.window is None else (distance >= 0) & (distance < rule.window)
@@ -130,9 +139,12 @@ def _attend_in_xla(
         new_peak = jnp.maximum(peak, jnp.max(scores, axis=-1))
         weights = jnp.where(visible, jnp.exp(scores - new_peak[..., None]), 0.0)
         decay = jnp.exp(peak - new_peak)
-        values = read_values(index)
+        values, mixing = read_values(index), weights
+        if cache.value_scales is not None:
+            values = values.astype(queries.dtype)
+            mixing = weights * read_scales(cache.value_scales, segment_of(index))[:, :, None]
         added = jnp.einsum(
-            "nkqs,nksd->nkqd", weights.astype(values.dtype), values, preferred_element_type=jnp.float32
+            "nkqs,nksd->nkqd", mixing.astype(values.dtype), values, preferred_element_type=jnp.float32
         )
         return (
             new_peak,

@@ -13,6 +13,7 @@ Overlong = Literal["error", "truncate-left", "truncate-right"]
 Policy = Literal["fcfs", "priority"]
 AttentionBackend = Literal["auto", "native", "xla"]
 Quantization = Literal["int8"]
+KVCacheDtype = Literal["auto", "int8"]
 MIN_ROWS = 2
 """Fewest rows of a product: one row alone takes another path through the machine, with other last bits."""
 
@@ -86,6 +87,8 @@ class CacheConfig(Serializable):
     """KV pages (default: as many as the memory allows and are of use)."""
     hbm_utilization: float = 0.6
     """Share of the free memory that the KV pages may take where num_pages is not given."""
+    kv_cache_dtype: KVCacheDtype = "auto"
+    """auto (the dtype of the activations) or int8, with a scale for each head of each token."""
     enable_prefix_caching: bool = True
     """Prompts that begin alike share the KV pages of their beginning."""
     spare_page_share: float = 0.02
@@ -96,6 +99,7 @@ class CacheConfig(Serializable):
             raise ConfigError(f"page_size is {self.page_size}, wanted a power of two up to {MAX_PAGE_SIZE}")
         if self.num_pages is not None and self.num_pages < 2:
             raise ConfigError(f"num_pages is {self.num_pages}, wanted at least 2 (one is the null page)")
+        _require_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", "int8"))
         if not 0.0 < self.hbm_utilization <= 1.0:
             raise ConfigError(f"hbm_utilization is {self.hbm_utilization}, wanted a share in (0, 1]")
         if not 0.0 <= self.spare_page_share < 1.0:

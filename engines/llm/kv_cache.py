@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Int, Int8, Shaped
 
 from headrace.engines.errors import ConfigError
 from headrace.engines.llm.config import ModelConfig
@@ -17,30 +17,40 @@ TYPICAL_ROW_TOKENS = 512
 """Tokens a row for which the pool is sized where the configuration names no number of pages."""
 
 
+INT8_MAX = 127
+SCALE_BYTES = 4
+
+
 class LayerCache(NamedTuple):
     """KV pages of one layer. Keys lie with their tokens side by side, so that scores come out as vectors.
 
     bfloat16 is kept as its bit patterns in uint16: on a CPU, XLA turns a bfloat16 scatter into a float32
-    one, and so would convert all pages there and back at every write.
+    one, and so would convert all pages there and back at every write. int8 has a scale for each head of each
+    token: 127 stands for the largest of its numbers.
     """
 
     keys: Shaped[Array, "pages K D page"]
     values: Shaped[Array, "pages K page D"]
+    key_scales: Float[Array, "pages K page"] | None = None
+    value_scales: Float[Array, "pages K page"] | None = None
 
 
 KVCache = tuple[LayerCache, ...]
 
 
 def make_cache(model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype) -> KVCache:
-    """Zeroed pages for every layer."""
+    """Zeroed pages for every layer; `dtype` is bfloat16, float32 or int8."""
     heads = (num_pages, model.num_kv_heads)
     storage = jnp.uint16 if dtype == jnp.bfloat16 else dtype
-    make = jax.jit(
-        lambda: LayerCache(
-            jnp.zeros((*heads, model.head_dim, page_size), storage),
-            jnp.zeros((*heads, page_size, model.head_dim), storage),
-        )
-    )
+
+    def make() -> LayerCache:
+        keys = jnp.zeros((*heads, model.head_dim, page_size), storage)
+        values = jnp.zeros((*heads, page_size, model.head_dim), storage)
+        if dtype != jnp.int8:
+            return LayerCache(keys, values)
+        return LayerCache(keys, values, *(jnp.zeros((*heads, page_size), jnp.float32) for _ in range(2)))
+
+    make = jax.jit(make)
     return tuple(make() for _ in range(model.num_layers))
 
 
@@ -52,6 +62,15 @@ def write_pages(
     offsets: Int[Array, " T"],
 ) -> LayerCache:
     """The cache with one key and one value a token written at (page, offset)."""
+    if cache.key_scales is not None and cache.value_scales is not None:
+        keys, key_scales = _quantize(keys)
+        values, value_scales = _quantize(values)
+        return LayerCache(
+            cache.keys.at[pages, :, :, offsets].set(keys),
+            cache.values.at[pages, :, offsets].set(values),
+            cache.key_scales.at[pages, :, offsets].set(key_scales),
+            cache.value_scales.at[pages, :, offsets].set(value_scales),
+        )
     return LayerCache(
         cache.keys.at[pages, :, :, offsets].set(_to_storage(keys, cache)),
         cache.values.at[pages, :, offsets].set(_to_storage(values, cache)),
@@ -63,8 +82,8 @@ def copy_pages(cache: KVCache, pages: Int[Array, "2 N"]) -> KVCache:
     return jax.tree.map(lambda stored: stored.at[pages[1]].set(stored[pages[0]]), cache)
 
 
-def read_pages(pages: Shaped[Array, "pages K A B"], chosen: Int[Array, "N P"]) -> Float[Array, "N P K A B"]:
-    """Chosen pages of each row, as numbers."""
+def read_pages(pages: Shaped[Array, "pages K A B"], chosen: Int[Array, "N P"]) -> Shaped[Array, "N P K A B"]:
+    """Chosen pages of each row, as numbers; of int8 without its scales."""
     return _from_storage(pages[chosen])
 
 
@@ -74,8 +93,21 @@ def _to_storage(values: Float[Array, "T K D"], cache: LayerCache) -> Shaped[Arra
     return values.astype(cache.keys.dtype)
 
 
-def _from_storage(bits: Shaped[Array, "N P K A B"]) -> Float[Array, "N P K A B"]:
+def _from_storage(bits: Shaped[Array, "N P K A B"]) -> Shaped[Array, "N P K A B"]:
     return jax.lax.bitcast_convert_type(bits, jnp.bfloat16) if bits.dtype == jnp.uint16 else bits
+
+
+def read_scales(scales: Float[Array, "pages K page"], chosen: Int[Array, "N P"]) -> Float[Array, "N K S"]:
+    """Scales of chosen pages of each row, their tokens side by side."""
+    found = scales[chosen].transpose(0, 2, 1, 3)
+    return found.reshape(*found.shape[:2], -1)
+
+
+def _quantize(values: Float[Array, "T K D"]) -> tuple[Int8[Array, "T K D"], Float[Array, "T K"]]:
+    values = values.astype(jnp.float32)
+    scales = jnp.max(jnp.abs(values), axis=-1) / INT8_MAX
+    divisors = jnp.where(scales == 0.0, 1.0, scales)
+    return jnp.round(values / divisors[..., None]).astype(jnp.int8), scales
 
 
 def choose_num_pages(model: ModelConfig, config: EngineConfig, max_model_len: int, dtype: jnp.dtype) -> int:
@@ -87,9 +119,9 @@ def choose_num_pages(model: ModelConfig, config: EngineConfig, max_model_len: in
     pages_per_row = -(-max_model_len // config.cache.page_size)
     if config.cache.num_pages is not None:
         return config.cache.num_pages
-    page_bytes = (
-        2 * model.num_layers * model.num_kv_heads * model.head_dim * config.cache.page_size * dtype.itemsize
-    )
+    is_int8 = config.cache.kv_cache_dtype == "int8"
+    head_bytes = model.head_dim + SCALE_BYTES if is_int8 else model.head_dim * dtype.itemsize
+    page_bytes = 2 * model.num_layers * model.num_kv_heads * head_bytes * config.cache.page_size
     affordable = int(free_memory_bytes() * config.cache.hbm_utilization) // page_bytes
     if affordable <= pages_per_row:
         raise ConfigError(

@@ -41,7 +41,7 @@ class Lowering:
         self._model = decoder.config
         self._config = config
         self._shapes = shapes
-        backend = choose_backend(config.attention_backend, decoder.config.head_dim, config.cache.page_size)
+        backend = choose_backend(config.attention_backend, decoder.config.head_dim, config.cache)
         self._has_native_head = has_native_head(decoder, backend)
         # Workers trace while the engine's thread donates the cache: they are given shapes alone.
         self.weights, self._cache = jax.tree.map(shape_of, (weights, cache))

@@ -72,7 +72,8 @@ class Runner:
         self, decoder: Decoder, config: EngineConfig, num_pages: int, max_model_len: int, dtype: jnp.dtype
     ) -> None:
         _, self._weights = nnx.split(decoder)
-        self._cache = make_cache(decoder.config, num_pages, config.cache.page_size, dtype)
+        kv_dtype = jnp.dtype(jnp.int8) if config.cache.kv_cache_dtype == "int8" else dtype
+        self._cache = make_cache(decoder.config, num_pages, config.cache.page_size, kv_dtype)
         self._config = config
         self._max_model_len = max_model_len
         self._vocab_size = decoder.config.vocab_size

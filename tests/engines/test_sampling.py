@@ -65,7 +65,10 @@ def test_filters_keep_what_their_definitions_keep(case):
         assert (kept[row] == (expected_probabilities(logits[row], **case) > 0)).all()
 
 
-@pytest.mark.parametrize("case", [{}, {"top_p": 0.8}, CASES[-1]], ids=str)
+DRAWN = [{}, {"temperature": 0.7}, {"top_k": 7}, {"top_p": 0.8}, {"min_p": 0.1}, CASES[-1]]
+
+
+@pytest.mark.parametrize("case", DRAWN, ids=str)
 def test_draws_have_the_frequencies_of_the_filtered_distribution(case):
     logits = np.random.default_rng(1).normal(0, 2, VOCAB).astype(np.float32)
     count = 20_000

@@ -10,6 +10,7 @@ import pytest
 from headrace.engines import native
 from headrace.engines.errors import ConfigError
 from headrace.engines.llm.attention import SEGMENT_TOKENS, AttentionRule, choose_backend, paged_attention
+from headrace.engines.llm.engine_config import CacheConfig
 from headrace.engines.llm.kv_cache import LayerCache, write_pages
 
 NUM_PAGES = 1700
@@ -32,10 +33,13 @@ def make_case(shape, dtype, seed=0):
     pages = rng.permutation(np.arange(1, NUM_PAGES))
     keys = rng.normal(size=(num_blocks, width * page_size, num_kv, dim))
     values = rng.normal(size=(num_blocks, width * page_size, num_kv, dim))
+    scales = [jnp.zeros((NUM_PAGES, num_kv, page_size), jnp.float32)] * 2 if dtype == jnp.int8 else []
+    dtype = jnp.float32 if dtype == jnp.int8 else dtype
     keys, values = (np.asarray(jnp.asarray(x, dtype).astype(jnp.float32)) for x in (keys, values))
     cache = LayerCache(
         jnp.zeros((NUM_PAGES, num_kv, dim, page_size), storage),
         jnp.zeros((NUM_PAGES, num_kv, page_size, dim), storage),
+        *scales,
     )
     slots = np.zeros((2, num_blocks, MAX_LENGTH), np.int32)  # pages and offsets; padding goes to page 0
     for block, length in enumerate(lengths):
@@ -102,6 +106,23 @@ def test_bfloat16_pages_are_read_as_they_were_written(shape, backend):
     np.testing.assert_allclose(mixed, dense_attention(queries, keys, values, positions), atol=tolerance)
 
 
+def rounded(values: np.ndarray) -> np.ndarray:
+    """Each head of each token as 127 steps up to its largest number."""
+    steps = np.abs(values).max(-1, keepdims=True) / np.float32(127)
+    return np.round(values / steps) * steps
+
+
+@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
+def test_int8_pages_are_read_as_they_were_rounded(shape):
+    queries, keys, values, cache, table, positions = make_case(shape, jnp.int8)
+    mixed = attend(jnp.asarray(queries), cache, table, positions, rule_of(queries), "xla")
+    expected = dense_attention(queries, rounded(keys), rounded(values), positions)
+    # A number between two steps may be rounded to either: of 300 tokens, that moves a mean by 1e-4.
+    np.testing.assert_allclose(mixed, expected, atol=5e-4)
+    assert np.abs(mixed - expected).mean() < 1e-5
+    assert np.abs(mixed - dense_attention(queries, keys, values, positions)).max() < 0.03
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("window", "soft_cap"), [(1, None), (20, None), (300, 5.0), (None, 2.0)])
 def test_windows_and_soft_caps_equal_those_of_a_dense_softmax(window, soft_cap, backend):
@@ -139,7 +160,11 @@ def test_the_native_kernel_runs_inside_loops_and_on_many_threads():
 
 
 def test_a_backend_that_cannot_run_is_refused_and_auto_finds_another():
-    assert choose_backend("auto", 12, 16) == "xla"
-    assert choose_backend("xla", 64, 16) == "xla"
+    pages, small_pages = CacheConfig(page_size=16), CacheConfig(page_size=16, kv_cache_dtype="int8")
+    assert choose_backend("auto", 12, pages) == "xla"
+    assert choose_backend("xla", 64, pages) == "xla"
+    assert choose_backend("auto", 64, small_pages) == "xla"
     with pytest.raises(ConfigError, match="multiples of 16"):
-        choose_backend("native", 12, 16)
+        choose_backend("native", 12, pages)
+    with pytest.raises(ConfigError, match="int8"):
+        choose_backend("native", 64, small_pages)

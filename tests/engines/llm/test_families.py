@@ -137,7 +137,7 @@ def test_greedy_tokens_of_the_engine_equal_those_of_transformers(variant, tmp_pa
             assert list(output.outputs[0].token_ids) == golden[f"greedy_{length}"].tolist(), length
 
 
-@pytest.mark.parametrize("variant", ["mixtral"])
+@pytest.mark.parametrize("variant", ["mixtral", pytest.param("qwen3_moe", marks=pytest.mark.slow)])
 def test_a_row_passes_its_experts_alike_alone_and_in_a_batch(variant, tmp_path):
     golden = np.load(GOLDEN / f"{variant}.npz")
     prompts = [golden[f"prompt_{n}"].tolist() for n in (5, 33)]
