@@ -16,6 +16,7 @@ from headrace.engines.whisper.attention import Frames, LayerKV
 from headrace.engines.whisper.config import ModelDims
 from headrace.engines.whisper.logit_rules import History, LogitRule, OnlyLanguages
 from headrace.engines.whisper.model import Read, WhisperModel
+from headrace.engines.whisper.repetition import MAX_PERIOD, extend_runs
 from headrace.engines.whisper.tokenizer import DETECT, SpecialTokens
 
 
@@ -29,6 +30,10 @@ class Rows(NamedTuple):
     prompt_len: Int32[Array, " B"]
     limit: Int32[Array, " B"]
     """Most tokens, prompt included."""
+    loop_length: Int32[Array, " B"]
+    """Tokens of a repeated run that end the row."""
+    runs: Int32[Array, "B P"]
+    """For each period, how many of the newest tokens are those of a period before."""
     num_frames: Int32[Array, " B"]
     """Positions of the encoder's output that the decoder looks at."""
     finished: Bool[Array, " B"]
@@ -64,6 +69,7 @@ class Arrival(NamedTuple):
     tokens: Int32[Array, "E S"]
     prompt_len: Int32[Array, " E"]
     limit: Int32[Array, " E"]
+    loop_length: Int32[Array, " E"]
     num_frames: Int32[Array, " E"]
     with_timestamps: Bool[Array, " E"]
     seed: UInt32[Array, " E"]
@@ -123,6 +129,8 @@ def empty_slots(model: WhisperModel, decoding: Decoding) -> Slots:
         position=jnp.zeros(B, jnp.int32),
         prompt_len=jnp.ones(B, jnp.int32),
         limit=jnp.zeros(B, jnp.int32),
+        loop_length=jnp.ones(B, jnp.int32),
+        runs=jnp.zeros((B, MAX_PERIOD), jnp.int32),
         num_frames=jnp.ones(B, jnp.int32),
         finished=jnp.ones(B, bool),
         with_timestamps=jnp.zeros(B, bool),
@@ -151,6 +159,7 @@ def restart(rows: Rows, restart: Restart) -> Rows:
         prompt_len=jnp.where(chosen, restart.prompt_len, rows.prompt_len),
         with_timestamps=rows.with_timestamps | chosen,
         finished=rows.finished & ~chosen,
+        runs=jnp.where(chosen[:, None], 0, rows.runs),
         last_timestamp=jnp.where(chosen, -1, rows.last_timestamp),
         temperature=jnp.where(chosen, restart.temperature, rows.temperature),
         sum_logprob=jnp.where(chosen, 0.0, rows.sum_logprob),
@@ -192,7 +201,7 @@ def decode_step(model: WhisperModel, read: Read, burst: Burst, decoding: Decodin
         rows,
     )
     sampled, logprob = _sample(logits, rows, decoding)
-    return Burst(_append(rows, sampled, logprob, decoding.special), caches, burst.step + 1)
+    return Burst(append(rows, sampled, logprob, decoding.special), caches, burst.step + 1)
 
 
 def programs(model: WhisperModel, decoding: Decoding) -> "Programs":
@@ -237,6 +246,8 @@ def _enter(rows: Rows, arrival: Arrival) -> Rows:
         position=put(rows.position, 0),
         prompt_len=put(rows.prompt_len, arrival.prompt_len),
         limit=put(rows.limit, arrival.limit),
+        loop_length=put(rows.loop_length, arrival.loop_length),
+        runs=put(rows.runs, 0),
         num_frames=put(rows.num_frames, arrival.num_frames),
         finished=put(rows.finished, False),
         with_timestamps=put(rows.with_timestamps, arrival.with_timestamps),
@@ -306,7 +317,7 @@ def _draw(
     return jnp.argmax(logits / temperature + noise).astype(jnp.int32)
 
 
-def _append(
+def append(
     rows: Rows, sampled: Int32[Array, " B"], logprob: Float32[Array, " B"], special: SpecialTokens
 ) -> Rows:
     """The rows with one more token each: the prompt's where it goes on, else the sampled one."""
@@ -314,11 +325,14 @@ def _append(
     generates = rows.position + 1 >= rows.prompt_len
     token = jnp.where(generates, sampled, _at(rows.tokens, rows.position + 1))
     is_timestamp = (token >= special.timestamp_begin) & (token < special.timestamp_end)
-    ended = generates & ((token == special.eot) | (rows.position + 2 >= rows.limit))
+    runs = extend_runs(rows.runs, rows.tokens, (token, rows.position + 1, rows.prompt_len), special)
+    loops = jnp.max(runs, axis=1) >= rows.loop_length
+    ended = generates & ((token == special.eot) | (rows.position + 2 >= rows.limit) | loops)
     return rows._replace(
         tokens=_put(rows.tokens, rows.position + 1, token, active),
         position=jnp.where(active, rows.position + 1, rows.position),
         finished=rows.finished | ended,
+        runs=jnp.where(active[:, None], runs, rows.runs),
         last_timestamp=jnp.where(active & generates & is_timestamp, token, rows.last_timestamp),
         sum_logprob=rows.sum_logprob + jnp.where(active & generates, logprob, 0.0),
     )

@@ -24,6 +24,7 @@ from headrace.engines.whisper.decode import (
     programs,
 )
 from headrace.engines.whisper.model import WhisperModel
+from headrace.engines.whisper.repetition import LOOP_TOKENS_PER_S
 
 logger = logging.getLogger(__name__)
 
@@ -194,6 +195,7 @@ class Runner:
             tokens=jnp.asarray(tokens),
             prompt_len=jnp.array([len(job.prompt) for job in jobs], jnp.int32),
             limit=jnp.array([self._limit(job) for job in jobs], jnp.int32),
+            loop_length=jnp.array([self._loop_length(job) for job in jobs], jnp.int32),
             num_frames=jnp.full(len(jobs), num_frames, jnp.int32),
             with_timestamps=jnp.array([job.with_timestamps for job in jobs], bool),
             seed=jnp.array([job.number for job in jobs], jnp.uint32),
@@ -203,6 +205,9 @@ class Runner:
         seconds = len(job.waveform) / 16_000
         allowed = len(job.prompt) + SPARE_TOKENS + int(seconds * self._max_tokens_per_s)
         return min(allowed, self._decoding.max_length)
+
+    def _loop_length(self, job: Job) -> int:
+        return SPARE_TOKENS + int(len(job.waveform) / 16_000 * LOOP_TOKENS_PER_S)
 
     def _read(self, rows: Rows, job: Job) -> Finished:
         slot = job.slot
