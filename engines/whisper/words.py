@@ -107,7 +107,8 @@ def around_pauses(words: Sequence[Spoken], pauses_s: Sequence[tuple[float, float
     """The words' stretches with their borders moved to the pauses between them.
 
     Attention is spread over some tenths of a second, and a pause falls to the word before or after it. The
-    pause nearest to a border, within SNAP_S and between the middles of its two words, is that border.
+    pause nearest to a border, within SNAP_S and between the middles of its two words, is that border; one
+    that the border lies in may take more of the two words, but not all of one.
     """
     if not words:
         return []
@@ -116,8 +117,11 @@ def around_pauses(words: Sequence[Spoken], pauses_s: Sequence[tuple[float, float
     for border in range(len(words) + 1):
         earliest = middles[border - 1] if border else -np.inf
         latest = middles[border] if border < len(words) else np.inf
-        near_s = starts[border] if border < len(words) else ends[-1]
-        pause = _nearest(pauses_s, near_s, (earliest, latest))
+        near_s = words[border].start_s if border < len(words) else words[-1].end_s
+        begun = words[border - 1].start_s if border else -np.inf
+        ended = words[border].end_s if border < len(words) else np.inf
+        around = [pause for pause in pauses_s if begun < pause[0] <= near_s <= pause[1] < ended]
+        pause = around[0] if around else _nearest(pauses_s, near_s, (earliest, latest))
         if pause is None:
             continue
         if border:

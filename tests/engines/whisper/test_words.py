@@ -96,6 +96,12 @@ def test_a_pause_near_a_border_becomes_the_border():
         Spoken(1.0, 2.0),
         Spoken(2.0, 2.7),
     ]
+    # One that covers most of a word begins or ends it: the audio before the first word, a long pause.
+    assert around_pauses(words, [(0.0, 0.9), (1.8, 2.8)]) == [
+        Spoken(0.9, 1.0),
+        Spoken(1.0, 1.8),
+        Spoken(2.8, 3.0),
+    ]
     # In the middle of a word is not between words.
     assert around_pauses(words, [(1.45, 1.55)]) == words
     assert around_pauses([], [(0.0, 1.0)]) == []
