@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 
 # A worker that ends because the pipeline has, ends just before the pipeline returns.
 _GRACE_S = 3.0
-# Beam's thread at the end of a worker's line, which breaks with the worker.
-_LINE = "beam_control_read"
+# Beam's threads at the ends of a worker's lines, which break with the worker.
+_LINES = {"beam_control_read", "read_grpc_client_inputs"}
 _DATA_PLANE = logging.getLogger("apache_beam.runners.worker.data_plane")
 _EXITED = re.compile(r"Worker subprocess exited with return code (-?\d+)")
 
@@ -40,7 +40,7 @@ def watching_workers(options: PipelineOptions, output: str) -> Iterator[None]:
 
     def hook(arguments: threading.ExceptHookArgs, /) -> None:
         found = _EXITED.match(str(arguments.exc_value))
-        if found is None and arguments.thread is not None and arguments.thread.name == _LINE:
+        if found is None and arguments.thread is not None and arguments.thread.name in _LINES:
             logger.debug("the line to a worker process broke: %s", arguments.exc_type.__name__)
         elif found is None:
             before(arguments)

@@ -117,7 +117,8 @@ def test_prompts_tokens_and_signatures_are_only_in_the_results(
         "canary-long-prompt " + "x" * 500,
         "canary-prompt",
     ]
-    for command in (["status", str(output)], ["report", str(output)]):
+    page = ["report", str(output), "--to", str(output / "report.html")]
+    for command in (["status", str(output)], page):
         told = subprocess.run(
             [sys.executable, "-m", "headrace.jobs", *command], capture_output=True, text=True, check=True
         )
