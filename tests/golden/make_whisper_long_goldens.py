@@ -13,6 +13,8 @@ one beam, temperatures 0 to 1; `conditioned` is the same with the previous text 
                 makes them from the whole recording (one peak for the floor of 8 decades, frames that see past
                 the window's ends, zeros after the last sample), which turns close calls
     windows_text
+
+`--windows-only` adds the last two to the rows of an OUT that is there.
 """
 
 import argparse
@@ -137,13 +139,16 @@ def main() -> None:
     parser.add_argument("model", help="model.bin, or its parts joined by commas")
     parser.add_argument("data", type=Path, help="the folder that holds speech/ and edge/")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--windows-only", action="store_true")
     args = parser.parse_args()
     parts = [Path(part) for part in args.model.split(",")]
     tokenizer = Tokenizer.from_file(str(parts[0].parent / "tokenizer.json"))
     checkpoint = CHECKPOINTS[args.name]
     model = load_model(checkpoint, parts, tokenizer)
     rows: list[dict[str, Any]] = []
-    for names, (language, modes) in RECORDINGS[args.name].items():
+    if args.windows_only:
+        rows = json.loads(args.out.read_text())["rows"]
+    for names, (language, modes) in () if args.windows_only else RECORDINGS[args.name].items():
         waveform = load(names, args.data)
         for conditioned in modes:
             segments = transcribe(model, waveform, language, conditioned=conditioned)
@@ -158,11 +163,12 @@ def main() -> None:
                     "segments": segments,
                 }
             )
-            if not conditioned and "apollo" not in names:  # there, sampling decides
-                windows = transcribe_by_windows(model, waveform, language)
-                rows[-1]["windows"] = windows
-                rows[-1]["windows_text"] = "".join(tokenizer.decode(ids) for _, _, ids in windows)
             print(names, conditioned, len(segments), text, flush=True)
+    for row in rows:
+        if not row["conditioned"] and "apollo" not in row["files"][0]:  # there, sampling decides
+            waveform = load("+".join(row["files"]), args.data)
+            row["windows"] = transcribe_by_windows(model, waveform, row["language"])
+            row["windows_text"] = "".join(tokenizer.decode(ids) for _, _, ids in row["windows"])
     header = {
         "model": f"{checkpoint.spec}, float32",
         "made_with": {"torch": torch.__version__, "transformers": transformers.__version__},
