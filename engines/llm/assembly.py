@@ -5,14 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+
+from headrace.engines import native
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.compilation import enable_compilation_cache
 from headrace.engines.errors import ConfigError
+from headrace.engines.llm.attention import choose_backend
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.engine import LLMEngine
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.families import load_decoder, read_model_config
 from headrace.engines.llm.kv_cache import choose_num_pages
+from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.request_encoder import RequestEncoder
 from headrace.engines.llm.runner import Runner
 from headrace.engines.llm.sampling_params import MAX_STOP_IDS, SamplingParams
@@ -76,7 +81,7 @@ def assemble(
     encoder = RequestEncoder(
         tokenizer, config, vocab_size=model_config.vocab_size, max_prompt_len=max_model_len - 1
     )
-    decoder = load_decoder(checkpoint, model_config, dtype, config.quantization)
+    decoder = load_weights(checkpoint, model_config, config)
     num_pages = choose_num_pages(model_config, config, max_model_len, dtype)
     engines = [
         LLMEngine(
@@ -97,6 +102,19 @@ def assemble(
         encoder=encoder,
         engines=engines,
     )
+
+
+def load_weights(checkpoint: Checkpoint, model: ModelConfig, config: EngineConfig) -> Decoder:
+    """The decoder with the weights in the form that this machine multiplies fastest.
+
+    Raises:
+      ModelError: a weight is missing, has another shape, or is no part of the model.
+    """
+    dtype = resolve_dtype(config.dtype)
+    backend = choose_backend(config.attention_backend, model.head_dim, config.cache.page_size)
+    is_plain = dtype == jnp.bfloat16 and config.quantization is None
+    is_packed = is_plain and backend == "native" and native.is_available(native.LINEAR)
+    return load_decoder(checkpoint, model, dtype, config.quantization, is_packed=is_packed)
 
 
 def check_model(

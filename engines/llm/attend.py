@@ -1,5 +1,6 @@
 """How a batch of tokens attends: its keys and values go into the pages, then its queries read them."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -47,9 +48,11 @@ def attend_blocks(
     within = jnp.arange(BLOCK_TOKENS, dtype=jnp.int32)[None, :]
     is_real = within < chunks.block_len[:, None]
     index = jnp.where(is_real, chunks.block_start[:, None] + within, num_tokens)
+    # Else XLA would work out the place again for each number that it gathers, and rotate the queries there.
+    index, queries = jax.lax.optimization_barrier((index, queries))
     block_positions = jnp.where(is_real, chunks.positions.at[index].get(mode="fill", fill_value=-1), -1)
     mixed = paged_attention(
-        queries.at[index].get(mode="fill", fill_value=0),
+        queries.at[index].get(mode="clip"),  # what stands in padding does not matter: its position is -1
         cache,
         rows.page_table[chunks.block_row],
         block_positions,

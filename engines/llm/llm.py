@@ -12,15 +12,14 @@ from typing import Any
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.driver import Driver
 from headrace.engines.errors import ModelError, RequestError, RowError
-from headrace.engines.llm.assembly import ModelOptions, Overrides, assemble
+from headrace.engines.llm.assembly import ModelOptions, Overrides, assemble, load_weights
 from headrace.engines.llm.conversation import ChatOptions, Message
 from headrace.engines.llm.engine_config import EngineConfig
-from headrace.engines.llm.families import load_decoder, read_model_config
+from headrace.engines.llm.families import read_model_config
 from headrace.engines.llm.prompts import EncodeOptions, Prompt, TextRequest, list_params, list_prompts
 from headrace.engines.llm.request import LLMRequest, OutputKind, RequestOutput
 from headrace.engines.llm.sampling_params import SamplingParams
 from headrace.engines.llm.streams import OnOutput, stream_outputs
-from headrace.engines.precision import resolve_dtype
 from headrace.engines.replicas import ReplicatedDriver
 
 logger = logging.getLogger(__name__)
@@ -295,8 +294,7 @@ class LLM:
             checkpoint = open_checkpoint(weights) if isinstance(weights, str) else weights
             if read_model_config(checkpoint.config) != self.model_config:
                 raise ModelError(f"{checkpoint.model.spec} is not a model of the same shape as this one")
-        dtype = resolve_dtype(self.config.dtype)
-        decoder = load_decoder(checkpoint, self.model_config, dtype, self.config.quantization)
+        decoder = load_weights(checkpoint, self.model_config, self.config)
         pairs = list(zip(self._drivers, self._engines, strict=True))
         for driver, engine in pairs:
             driver.call(engine.check_idle)

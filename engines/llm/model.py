@@ -11,7 +11,7 @@ from headrace.engines.llm.attention import AttentionRule
 from headrace.engines.llm.config import LayerConfig, ModelConfig
 from headrace.engines.llm.experts import Experts
 from headrace.engines.llm.kv_cache import KVCache, LayerCache
-from headrace.engines.llm.layers import MLP, Linear, Precision, RMSNorm, cap_softly, make_norm
+from headrace.engines.llm.layers import MLP, Precision, RMSNorm, cap_softly, make_linear, make_norm
 from headrace.engines.llm.rope import rope_rotation, rotate
 
 
@@ -41,10 +41,10 @@ class Attention(nnx.Module):
         )
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         hidden = config.hidden_size
-        self.qkv = Linear(hidden, query_size + 2 * kv_size, precision, use_bias=config.qkv_bias)
+        self.qkv = make_linear(hidden, query_size + 2 * kv_size, precision, use_bias=config.qkv_bias)
         self.query_norm = RMSNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else None
         self.key_norm = RMSNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else None
-        self.output = Linear(query_size, hidden, precision, use_bias=config.output_bias)
+        self.output = make_linear(query_size, hidden, precision, use_bias=config.output_bias)
         self.dtype = precision.dtype
 
     def __call__(

@@ -18,9 +18,13 @@ from headrace.engines.native.linear import (
     Norm,
     PackedLinear,
     RowsOf,
+    interleave_gate,
     linear,
     linear_of_rows,
     pack_linear,
+    pack_weight,
+    packed_bias,
+    packed_shape,
 )
 
 __all__ = [
@@ -39,8 +43,12 @@ __all__ = [
     "RowsOf",
     "can_run_greedy_head",
     "greedy_head",
+    "interleave_gate",
     "is_available",
     "linear",
     "linear_of_rows",
     "pack_linear",
+    "pack_weight",
+    "packed_bias",
+    "packed_shape",
 ]

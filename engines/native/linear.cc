@@ -2,6 +2,8 @@
 //
 //   result[row, :] = residual[row, :] + gelu(norm(input[row, :]) . weights + bias)
 //
+// or, gated, silu(gate) * up, where the panels of weights are those of the gate and of up in turn.
+//
 //   input      f32 or bf16 [batch, length]   row r of a batch entry begins at r * row_step and is `depth` long:
 //                                            rows may overlap, as those of a convolution do
 //   norm       f32 [2, depth] or empty       scale and bias of a layer norm; for f32 input
@@ -19,6 +21,8 @@ namespace ffi = xla::ffi;
 
 namespace {
 
+enum Activation : int64_t { kNone = 0, kGelu = 1, kGatedSilu = 2 };
+
 struct LinearProblem {
   const float* input_floats;
   const uint16_t* input_halves;
@@ -29,7 +33,9 @@ struct LinearProblem {
   uint16_t* result_halves;
   int64_t num_rows, rows_per_entry, entry_length, row_step, depth, steps, num_outputs, residual_rows;
   float epsilon;
-  bool gelu;
+  Activation activation;
+
+  int64_t num_columns() const { return activation == kGatedSilu ? 2 * num_outputs : num_outputs; }
 
   int64_t InputOffset(int64_t row) const {
     return row / rows_per_entry * entry_length + row % rows_per_entry * row_step;
@@ -43,33 +49,38 @@ struct LinearProblem {
 
 namespace {
 
-constexpr int64_t kRowsOfTask = 128;         // their inputs stay in the cache while all weights pass
+constexpr int64_t kBytesOfTask = 512 << 10;  // of inputs, which stay in the cache while all weights pass
 constexpr int64_t kProductsOfTask = 8 << 20; // fewer are not worth another thread
 
 // How rows and columns are cut into tasks.
 struct Cut {
-  int64_t row_tasks, column_tasks, columns;
+  int64_t rows, row_tasks, column_tasks, columns;
 
   Cut(const LinearProblem& problem, int64_t threads) {
-    row_tasks = (problem.num_rows + kRowsOfTask - 1) / kRowsOfTask;
-    const int64_t work = problem.num_rows * problem.num_outputs * problem.depth;
+    rows = std::max<int64_t>(1, kBytesOfTask / (problem.steps * 32 * 2) / 32) * 32;
+    row_tasks = (problem.num_rows + rows - 1) / rows;
+    const int64_t work = problem.num_rows * problem.num_columns() * problem.depth;
     const int64_t wanted = std::min<int64_t>(4 * threads, work / kProductsOfTask);
-    const int64_t pairs = (problem.num_outputs + 31) / 32;
+    const int64_t pairs = (problem.num_columns() + 31) / 32;
     column_tasks = std::max<int64_t>(1, std::min(pairs, (wanted + row_tasks - 1) / row_tasks));
     columns = (pairs + column_tasks - 1) / column_tasks * 32;
-    column_tasks = (problem.num_outputs + columns - 1) / columns;
+    column_tasks = (problem.num_columns() + columns - 1) / columns;
   }
 };
 
 ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F32> norm,
                   ffi::Buffer<ffi::BF16> weights, ffi::Buffer<ffi::F32> bias, ffi::Buffer<ffi::F32> residual,
-                  int64_t depth, int64_t row_step, bool gelu, float epsilon, int64_t level,
+                  int64_t depth, int64_t row_step, int64_t activation, float epsilon, int64_t level,
                   ffi::Result<ffi::AnyBuffer> result) {
   const auto shape = result->dimensions();
   const int64_t steps = weights.dimensions()[1] / 16;
-  if (shape.size() != 3 || steps * 32 < depth || weights.dimensions()[0] * 16 < shape[2])
-    return ffi::Error::InvalidArgument("weights do not fit the depth and the outputs");
   LinearProblem problem{};
+  problem.activation = static_cast<Activation>(activation);
+  problem.num_outputs = shape[2];
+  if (shape.size() != 3 || steps * 32 < depth || weights.dimensions()[0] * 16 < problem.num_columns())
+    return ffi::Error::InvalidArgument("weights do not fit the depth and the outputs");
+  if (problem.activation == kGatedSilu && (shape[2] % kLanes || bias.element_count() || residual.element_count()))
+    return ffi::Error::InvalidArgument("gated outputs are multiples of 16, without bias and residual");
   if (input.element_type() == ffi::F32)
     problem.input_floats = static_cast<const float*>(input.untyped_data());
   else if (input.element_type() == ffi::BF16)
@@ -94,16 +105,16 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
     problem.result_halves = static_cast<uint16_t*>(result->untyped_data());
   problem.num_rows = shape[0] * shape[1], problem.rows_per_entry = shape[1];
   problem.entry_length = input.element_count() / shape[0], problem.row_step = row_step;
-  problem.depth = depth, problem.steps = steps, problem.num_outputs = shape[2];
-  problem.epsilon = epsilon, problem.gelu = gelu;
+  problem.depth = depth, problem.steps = steps;
+  problem.epsilon = epsilon;
   if ((problem.rows_per_entry - 1) * row_step + depth > problem.entry_length)
     return ffi::Error::InvalidArgument("rows reach past the input");
   const auto block = VARIANT(ChooseLevel(level), LinearBlock);
   const Cut cut(problem, pool.num_threads());
   ParallelFor(pool, cut.row_tasks * cut.column_tasks, [&](int64_t task) {
-    const int64_t row = task / cut.column_tasks * kRowsOfTask, column = task % cut.column_tasks * cut.columns;
-    block(problem, row, std::min(kRowsOfTask, problem.num_rows - row), column,
-          std::min(problem.num_outputs, column + cut.columns));
+    const int64_t row = task / cut.column_tasks * cut.rows, column = task % cut.column_tasks * cut.columns;
+    block(problem, row, std::min(cut.rows, problem.num_rows - row), column,
+          std::min(problem.num_columns(), column + cut.columns));
   });
   return ffi::Error::Success();
 }
@@ -123,7 +134,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadraceLinear, Linear,
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Attr<int64_t>("depth")
                                   .Attr<int64_t>("row_step")
-                                  .Attr<bool>("gelu")
+                                  .Attr<int64_t>("activation")
                                   .Attr<float>("epsilon")
                                   .Attr<int64_t>("level")
                                   .Ret<ffi::AnyBuffer>());

@@ -11,6 +11,8 @@ from headrace.engines.native.kernels import LINEAR
 
 PANEL = 16
 """Outputs that lie side by side in packed weights."""
+LANES = 16
+"""The length of float32 rows is a multiple of this."""
 DEPTH = 32
 """Inputs of one step."""
 BEST_LEVEL = 4
@@ -31,6 +33,8 @@ class Epilogue(NamedTuple):
     """What becomes of the sums."""
 
     gelu: bool = False
+    gated: bool = False
+    """silu(gate) * up: weights are those of `interleave_gate`, and there are half as many results."""
     residual: Float32[Array, "*rows out"] | None = None
     """Added last; of all rows, or of one batch entry's."""
     dtype: jnp.dtype | type = jnp.float32
@@ -56,15 +60,35 @@ class RowsOf(NamedTuple):
 
 def pack_linear(weight: Float[Array, "out in"], bias: Float32[Array, " out"] | None) -> PackedLinear:
     """Weights for `linear`, padded with zeros to whole panels and steps."""
+    return PackedLinear(jnp.asarray(pack_weight(weight)), packed_bias(bias, weight.shape[0]))
+
+
+def pack_weight(weight: Float[Array, "out in"] | Float[np.ndarray, "out in"]) -> np.ndarray:
+    """Weights alone, [panels, pairs, 16, 2] in bfloat16."""
     num_out, num_in = weight.shape
-    padded = np.zeros((-(-num_out // PANEL) * PANEL, -(-num_in // DEPTH) * DEPTH), np.float32)
-    padded[:num_out, :num_in] = np.asarray(weight, np.float32)
-    panels = padded.reshape(-1, PANEL, padded.shape[1] // 2, 2).swapaxes(1, 2)
+    panels, pairs, _, _ = packed_shape(num_in, num_out)
+    padded = np.zeros((panels * PANEL, pairs * 2), jnp.bfloat16)
+    padded[:num_out, :num_in] = np.asarray(weight).astype(jnp.bfloat16)
+    return np.ascontiguousarray(padded.reshape(panels, PANEL, pairs, 2).swapaxes(1, 2))
+
+
+def interleave_gate(weight: Float[np.ndarray, "both in"]) -> Float[np.ndarray, "both in"]:
+    """Weights of a gate and of what it opens and closes, one above the other, by panels in turn."""
+    num_both, num_in = weight.shape
+    panels = weight.reshape(2, num_both // (2 * PANEL), PANEL, num_in)
+    return panels.swapaxes(0, 1).reshape(num_both, num_in)
+
+
+def packed_shape(num_in: int, num_out: int) -> tuple[int, int, int, int]:
+    """Shape of packed weights."""
+    return -(-num_out // PANEL), -(-num_in // DEPTH) * DEPTH // 2, PANEL, 2
+
+
+def packed_bias(bias: Float32[Array, " out"] | None, num_out: int) -> Float32[Array, " padded"]:
+    """A bias as long as the packed outputs; none at all where there is none."""
     if bias is None:
-        return PackedLinear(jnp.asarray(panels, jnp.bfloat16), jnp.zeros(0, jnp.float32))
-    padded_bias = np.zeros(padded.shape[0], np.float32)
-    padded_bias[:num_out] = np.asarray(bias)
-    return PackedLinear(jnp.asarray(panels, jnp.bfloat16), jnp.asarray(padded_bias))
+        return jnp.zeros(0, jnp.float32)
+    return jnp.pad(jnp.asarray(bias), (0, -num_out % PANEL))
 
 
 def linear(
@@ -110,7 +134,7 @@ def linear_of_rows(
         residual,
         depth=np.int64(num_in),
         row_step=np.int64(rows.step),
-        gelu=epilogue.gelu,
+        activation=np.int64(2 if epilogue.gated else epilogue.gelu),
         epsilon=np.float32(1e-5),
         level=np.int64(level),
     )

@@ -18,8 +18,10 @@ from headrace.engines.llm.families.registry import find_family
 from headrace.engines.llm.families.weight_names import WeightNames
 from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.model import Decoder
+from headrace.engines.native.linear import interleave_gate, pack_weight, packed_shape
 
 _HEAD = "lm_head.weight"
+_PACKED = ("packed", "packed_pairs")
 _NOT_WEIGHTS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.bias|attn\.masked_bias)")
 """Constants that some checkpoints store beside their weights."""
 
@@ -32,16 +34,21 @@ class Source(NamedTuple):
 
 
 def load_decoder(
-    checkpoint: Checkpoint, config: ModelConfig, dtype: jnp.dtype, quantization: Quantization | None = None
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    dtype: jnp.dtype,
+    quantization: Quantization | None = None,
+    *,
+    is_packed: bool = False,
 ) -> Decoder:
-    """The decoder with the checkpoint's weights, those of its products in int8 where that is wanted.
+    """The decoder with the checkpoint's weights; those of products in int8, or packed, where that is wanted.
 
     Raises:
       ModelError: a weight is missing, has another shape than the configuration says, or is no part of the
         model.
     """
     names = find_family(checkpoint.config).names
-    precision = Precision(dtype, is_int8=quantization == "int8")
+    precision = Precision(dtype, is_int8=quantization == "int8", is_packed=is_packed)
     available = checkpoint.tensor_names()
     prefix = _find_prefix(names, available)
     graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config, precision)))
@@ -92,14 +99,18 @@ def _load(
     leaf: jax.ShapeDtypeStruct,
 ) -> tuple[jax.Array, np.ndarray | None]:
     """A weight and, where it is quantized, its scales."""
-    is_transposed = path[-1] == "kernel" and not names.is_input_major
+    is_packed, is_gate = path[-1] in _PACKED, path[-1] == "packed_pairs"
+    is_transposed = (path[-1] == "kernel" and not names.is_input_major) or (
+        is_packed and names.is_input_major
+    )
     arrays, scales = [], []
     for group in source.groups:
         parts = [checkpoint.tensor(name) for name in group]
         merged = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0)
         merged = merged.T if is_transposed else merged
         wanted = leaf.shape[1:] if source.is_stacked else leaf.shape
-        if merged.shape != wanted:
+        shape = packed_shape(*merged.shape[::-1]) if is_packed else merged.shape
+        if shape != wanted:
             raise ModelError(
                 f"weight {' + '.join(group)} in {checkpoint.model.spec} has shape {merged.shape}, "
                 f"the configuration says {wanted}"
@@ -107,7 +118,8 @@ def _load(
         if leaf.dtype == np.int8:
             merged, scale = quantize_int8(merged.astype(np.float32))
             scales.append(scale)
-        arrays.append(_to_dtype(merged, leaf.dtype))
+        merged = interleave_gate(merged) if is_gate else merged
+        arrays.append(pack_weight(merged) if is_packed else _to_dtype(merged, leaf.dtype))
     join = np.stack if source.is_stacked else (lambda parts: parts[0])
     loaded = join(arrays)
     if path[-1] == "scale":

@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from tests.engines.llm.conftest import FLOAT32, GOLDEN, VARIANTS, open_golden
 
 PROMPT_LENGTHS = (5, 33, 130)
 PAGE_SIZE = 16
+BFLOAT16 = jnp.dtype(jnp.bfloat16)
 
 
 def all_logits(variant: str, prompt: list[int], backend: Backend = "xla") -> np.ndarray:
@@ -84,3 +86,28 @@ def test_a_missing_or_misshapen_weight_is_named():
     config = read_model_config(checkpoint.config | {"intermediate_size": 24})
     with pytest.raises(ModelError, match="shape"):
         load_decoder(checkpoint, config, FLOAT32)
+
+
+@pytest.mark.skipif(not native.is_available(native.LINEAR), reason="the native kernels are not built")
+@pytest.mark.parametrize("variant", ["gqa", "biases"])
+def test_packed_weights_give_the_hidden_states_of_plain_ones(variant):
+    plain, packed = (hidden_states(variant, is_packed=is_packed) for is_packed in (False, True))
+    # Sums run in another order, and a sum that differs in its last bit may round to another bfloat16.
+    np.testing.assert_allclose(packed, plain, atol=0.06)
+    assert np.abs(packed - plain).mean() < 0.004
+
+
+def hidden_states(variant: str, *, is_packed: bool) -> np.ndarray:
+    """Those of a prompt in bfloat16, without attention between its tokens."""
+    checkpoint = open_golden(variant)
+    config = read_model_config(checkpoint.config)
+    decoder = load_decoder(checkpoint, config, BFLOAT16, is_packed=is_packed)
+
+    def attend_to_themselves(queries, keys, values, cache, rule):
+        group = config.num_heads // config.num_kv_heads
+        return jnp.repeat(values, group, axis=1), cache
+
+    tokens = jnp.arange(3, 40, dtype=jnp.int32)
+    cache = make_cache(config, 2, PAGE_SIZE, BFLOAT16)
+    hidden, _ = decoder(tokens, tokens, cache, attend_to_themselves)
+    return np.asarray(hidden)

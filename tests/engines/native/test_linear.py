@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from headrace.engines import native
-from headrace.engines.native import BEST_LEVEL, Epilogue, Norm, RowsOf, linear, linear_of_rows, pack_linear
+from headrace.engines.native import (
+    BEST_LEVEL,
+    Epilogue,
+    Norm,
+    PackedLinear,
+    RowsOf,
+    interleave_gate,
+    linear,
+    linear_of_rows,
+    pack_linear,
+    pack_weight,
+)
 
 pytestmark = pytest.mark.skipif(
     not native.is_available(native.LINEAR), reason="the native kernels are not built"
@@ -52,6 +63,17 @@ def test_norm_activation_and_residual_are_those_of_xla(level: int):
     got = linear(x, pack_linear(weight, bias), 32, norm=norm, epilogue=epilogue, level=level)
     # A norm that differs in its last bit may round to another bfloat16: 1/256 of one input's product.
     np.testing.assert_allclose(got, want, atol=5e-3)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_gate_opens_and_closes_in_the_same_pass(level: int):
+    x, weight = random(41, 64, dtype=jnp.bfloat16) * jnp.bfloat16(8), random(96, 64, dtype=jnp.bfloat16)
+    gate, up = np.split(in_float64(x, weight, None), 2, axis=1)
+    want = gate / (1 + np.exp(-np.clip(gate, -80, None))) * up
+    rows = interleave_gate(np.asarray(weight))
+    packed = PackedLinear(jnp.asarray(pack_weight(rows)), jnp.zeros(0, jnp.float32))
+    got = linear(x, packed, 48, epilogue=Epilogue(gated=True), level=level)
+    np.testing.assert_allclose(got, want, atol=1e-6 * np.abs(want).max())
 
 
 def test_gelu_is_exact_over_its_whole_range():
