@@ -89,13 +89,7 @@ def read_table(path: Path, language: str) -> list[dict[str, Any]]:
 
 def score(row: dict[str, Any], result: Transcription, language: str) -> Score:
     """Substitutions, deletions and insertions of one clip."""
-    normalize = EnglishTextNormalizer() if language == "en" else BasicTextNormalizer()
-    reference, hypothesis = normalize(row["text"]), normalize(result.text)
-    if reference:
-        output = jiwer.process_words(reference, hypothesis)
-        errors = output.substitutions + output.deletions + output.insertions
-    else:
-        errors = len(hypothesis.split())
+    errors, words = count_errors(row["text"], result.text, language)
     return Score(
         file=row["file"],
         seconds=row["seconds"],
@@ -103,8 +97,18 @@ def score(row: dict[str, Any], result: Transcription, language: str) -> Score:
         hypothesis=result.text,
         flags=result.quality_flags if result.error is None else (result.error.message,),
         errors=errors,
-        words=len(reference.split()),
+        words=words,
     )
+
+
+def count_errors(said: str, heard: str, language: str = "en") -> tuple[int, int]:
+    """Substitutions, deletions and insertions, and the words that were said, of normalised texts."""
+    normalize = EnglishTextNormalizer() if language == "en" else BasicTextNormalizer()
+    reference, hypothesis = normalize(said), normalize(heard)
+    if not reference:
+        return len(hypothesis.split()), 0
+    output = jiwer.process_words(reference, hypothesis)
+    return output.substitutions + output.deletions + output.insertions, len(reference.split())
 
 
 def rate(scores: Sequence[Score]) -> dict[str, float]:
