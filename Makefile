@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/headrace demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m "not gpu and not network"
