@@ -26,6 +26,7 @@ COMMANDS = {
     "diff": "two runs compared row by row",
     "compact": "few large files of many parts",
     "score": "error rates of a transcription against references",
+    "bench": "what the machine could do, and how near the engines come to it",
     "models": "which models can be run, and in which layouts",
     "demo": "both on small real inputs with small real models",
 }

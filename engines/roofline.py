@@ -1,0 +1,67 @@
+"""What the machine could do, and how near a phase of an engine's work comes to it."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+MATRIX_SHAPES = ((512, 1024, 4096), (1024, 1024, 1024), (256, 576, 1536))
+"""Rows, inputs and outputs of the products that look for the peak."""
+SUMS = {"float32": jnp.float32, "bfloat16": jnp.float32, "int8": jnp.int32}
+"""What products of each type are summed in."""
+COPY_BYTES = 256 * 2**20
+
+
+class MachineLimits(NamedTuple):
+    """The best rates that were seen."""
+
+    matrix: dict[str, float]
+    """Operations a second of products, by the type of their inputs; a multiply-add counts as two."""
+    copy: float
+    """Bytes read and written a second by a copy that no cache holds."""
+
+
+class Phase(NamedTuple):
+    """One kind of work of an engine, timed."""
+
+    name: str
+    unit: str
+    """What is counted: tokens, windows."""
+    count: int
+    flops: float
+    """Useful operations of its products, padding left out."""
+    num_bytes: float
+    """Bytes of weights that it must have read at least."""
+    seconds: float
+
+    def utilisation(self, peak: float) -> float:
+        """Share of the time that the products would take at the peak rate."""
+        return self.flops / peak / self.seconds
+
+
+def measure_limits(seconds: float = 0.5) -> MachineLimits:
+    """The machine's limits, looked for during `seconds` for each type, shape and for the copy."""
+    matrix = {name: max(_matrix_rate(shape, name, seconds) for shape in MATRIX_SHAPES) for name in SUMS}
+    values = jnp.zeros(COPY_BYTES // 4, jnp.float32)
+    copy = jax.jit(lambda x: x + 1.0)
+    return MachineLimits(matrix, 2 * COPY_BYTES / _best_time(lambda: copy(values), seconds))
+
+
+def _matrix_rate(shape: tuple[int, int, int], dtype: str, seconds: float) -> float:
+    rows, depth, width = shape
+    left, right = jnp.ones((rows, depth), dtype), jnp.ones((depth, width), dtype)
+    product = jax.jit(lambda a, b: jnp.dot(a, b, preferred_element_type=SUMS[dtype]))
+    return 2 * rows * depth * width / _best_time(lambda: product(left, right), seconds)
+
+
+def _best_time(run: Callable[[], Any], seconds: float) -> float:
+    """Seconds of the fastest call."""
+    jax.block_until_ready(run())
+    best, until = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        started = time.perf_counter()
+        jax.block_until_ready(run())
+        best = min(best, time.perf_counter() - started)
+    return best
