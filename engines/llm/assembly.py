@@ -11,7 +11,6 @@ from headrace.engines import native
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.compilation import enable_compilation_cache
 from headrace.engines.errors import ConfigError
-from headrace.engines.llm.attention import choose_backend
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.engine import LLMEngine
 from headrace.engines.llm.engine_config import EngineConfig
@@ -111,9 +110,8 @@ def load_weights(checkpoint: Checkpoint, model: ModelConfig, config: EngineConfi
       ModelError: a weight is missing, has another shape, or is no part of the model.
     """
     dtype = resolve_dtype(config.dtype)
-    backend = choose_backend(config.attention_backend, model.head_dim, config.cache.page_size)
     is_plain = dtype == jnp.bfloat16 and config.quantization is None
-    is_packed = is_plain and backend == "native" and native.is_available(native.LINEAR)
+    is_packed = is_plain and config.attention_backend != "xla" and native.is_available(native.LINEAR)
     return load_decoder(checkpoint, model, dtype, config.quantization, is_packed=is_packed)
 
 
