@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from headrace.engines import RequestError, RowError
 from headrace.engines.llm import LLM, RequestOutput, TextRequest
-from headrace.engines.openai import Answer, ChatBody, CompletionBody, GenerateBody, Piece
+from headrace.engines.openai import Answer, ChatBody, CompletionBody, Piece
 from headrace.pipelines.commit import scratch_directory
 from headrace.pipelines.committed import result_tables
 from headrace.pipelines.config import GenerateConfig
@@ -42,7 +42,7 @@ class Line(NamedTuple):
     url: str
     body: Mapping[str, Any]
 
-    def parse(self) -> GenerateBody:
+    def parse(self) -> ChatBody | CompletionBody:
         """The body, checked.
 
         Raises:
