@@ -1,10 +1,11 @@
+# BENCH holds further options of a comparison, e.g. BENCH='--workloads mixed-128 --rounds 1'.
 # Every target makes .venv itself: a bare Debian with python3 (3.11 or newer) and make is enough.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := audio engines pipelines serving jobs tests benchmarks examples
 
-.PHONY: demo test test-all check wheel format clean
+.PHONY: demo test test-all check bench-llm bench-whisper wheel format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/headrace demo
@@ -21,6 +22,12 @@ check: $(VENV)/.installed-dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_packaging.py
+
+bench-llm: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/compare.py llm --output build/bench-llm $(BENCH)
+
+bench-whisper: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/compare.py whisper --table $(TABLE) --output build/bench-whisper $(BENCH)
 
 wheel: $(VENV)/.installed-dev
 	rm -rf dist
