@@ -23,7 +23,16 @@ from headrace.pipelines.work import ServingEngine, WorkRow, as_text
 # Options of a run over files.
 _OF_RUNS = frozenset(
     {"inputs", "output", "keep_columns", "with_columns", "rows_per_part", "files_per_shard"}
-    | {"dataset", "dataset_config", "split", "streaming", "limit", "where", "shuffle_seed", "work_per_part"}
+    | {
+        "dataset",
+        "dataset_config",
+        "split",
+        "stream_dataset",
+        "limit",
+        "where",
+        "shuffle_seed",
+        "work_per_part",
+    }
     | {"dedupe"}
     | {"fail_on_row_errors", "retry_errors", "overwrite", "ignore_mtime", "max_error_rate", "max_hours"}
     | {"row_timeout_s", "supervise", "prometheus_port"}

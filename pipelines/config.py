@@ -48,7 +48,7 @@ class RunConfig(Serializable):
     """Configuration of the dataset (default: its own)."""
     split: str = "train"
     """Split of the dataset."""
-    streaming: bool = False
+    stream_dataset: bool = False
     """Read the dataset's own files where they lie, without loading it first; each of them is a shard."""
     limit: int | None = None
     """Run only the first so many rows, in the order of the input (a trial run)."""
@@ -100,7 +100,7 @@ class RunConfig(Serializable):
         has_input = len(self.inputs) > 0 or self.dataset is not None
         _require(has_input, "no input was given: name files, globs or directories, or a dataset")
         _require(not self.inputs or self.dataset is None, "give either inputs or a dataset, not both")
-        _require(not self.streaming or self.dataset is not None, "streaming is for a dataset: name one")
+        _require(not self.stream_dataset or self.dataset is not None, "stream_dataset wants a dataset")
         _require_positive("limit", self.limit)
         work = self.work_per_part
         _require(work is None or work > 0, f"work_per_part is {work}: give more than 0")
@@ -209,6 +209,7 @@ class GenerateConfig(RunConfig):
         _require(not (self.dedupe and is_drawn), f"{told}: give temperature 0, or one_seed")
         template_and_column = self.template is not None and self.prompt_column is not None
         _require(not template_and_column, "template and prompt_column exclude each other: give one of them")
+        _require(self._overrides() is not None, 'hf_overrides is no JSON object, such as {"rope_theta": 1e6}')
         _require_choice("format", self.format, ("rows", "openai-batch"))
         if self.format == "openai-batch":
             self._check_batch()
@@ -221,7 +222,6 @@ class GenerateConfig(RunConfig):
         _require(is_id, "id_column does not go with format openai-batch: the id is the line's custom_id")
         _require(not self.chat, "chat does not go with format openai-batch: the url of a line says it")
         _require(not self.with_columns, "with does not go with format openai-batch: bodies ask for logprobs")
-        _require(self._overrides() is not None, 'hf_overrides is no JSON object, such as {"rope_theta": 1e6}')
 
     @property
     def overrides(self) -> dict[str, Any]:

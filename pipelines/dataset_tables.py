@@ -46,7 +46,9 @@ def list_dataset_files(config: RunConfig) -> tuple[InputFile, ...]:
 
     name = os.path.expanduser(config.dataset or "")
     if any(os.path.exists(os.path.join(name, each)) for each in ("dataset_dict.json", "state.json")):
-        raise InputError(f"save_to_disk wrote {name}, which is read in place anyway: leave streaming out")
+        raise InputError(
+            f"save_to_disk wrote {name}, which is read in place anyway: leave stream_dataset out"
+        )
     try:
         builder = datasets.load_dataset_builder(name, config.dataset_config)
         found = {str(split): files for split, files in (builder.config.data_files or {}).items()}

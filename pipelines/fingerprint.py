@@ -17,7 +17,7 @@ _NOT_PARAMETERS = {
     "dataset",
     "dataset_config",
     "split",
-    "streaming",
+    "stream_dataset",
     "output",
     "model",
     "revision",

@@ -195,7 +195,7 @@ def _run_plan(run: PreparedRun, beam_args: Sequence[str], on_progress: OnProgres
 
 
 def _list(config: RunConfig, output: str, before: RunRecord | None) -> Listing:
-    if config.dataset is not None and config.streaming:
+    if config.dataset is not None and config.stream_dataset:
         return Listing(root="", files=list_dataset_files(config))
     if config.dataset is not None:
         return Listing(root="", files=(list_dataset(config),))

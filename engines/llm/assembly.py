@@ -27,7 +27,7 @@ Overrides = Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelOptions:
+class Replacements:
     """What takes the place of parts of a checkpoint."""
 
     tokenizer: Any = None
@@ -59,7 +59,7 @@ class Assembly:
 
 
 def assemble(
-    model: str | Checkpoint, config: EngineConfig, options: ModelOptions, num_replicas: int = 1
+    model: str | Checkpoint, config: EngineConfig, replaced: Replacements, num_replicas: int = 1
 ) -> Assembly:
     """Loads a model, and gives it the memory that it is going to use.
 
@@ -69,14 +69,14 @@ def assemble(
     """
     enable_compilation_cache(config.compilation.cache_dir)
     checkpoint = open_checkpoint(model) if isinstance(model, str) else model
-    if options.hf_overrides is not None:
-        checkpoint = checkpoint.with_config(_override(checkpoint.config, options.hf_overrides))
+    if replaced.hf_overrides is not None:
+        checkpoint = checkpoint.with_config(_override(checkpoint.config, replaced.hf_overrides))
     dtype = resolve_dtype(config.dtype)
     model_config = read_model_config(checkpoint.config)
     max_model_len = _choose_max_model_len(config, model_config.max_position)
     model_config = model_config.for_context(max_model_len)
     _check_token_ids(config.token_ids, model_config.vocab_size)
-    tokenizer = PromptTokenizer(checkpoint, config, options.tokenizer, options.chat_template)
+    tokenizer = PromptTokenizer(checkpoint, config, replaced.tokenizer, replaced.chat_template)
     encoder = RequestEncoder(
         tokenizer, config, vocab_size=model_config.vocab_size, max_prompt_len=max_model_len - 1
     )

@@ -12,7 +12,7 @@ from typing import Any
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.driver import Driver
 from headrace.engines.errors import ModelError, RequestError, RowError
-from headrace.engines.llm.assembly import ModelOptions, Overrides, assemble, load_weights
+from headrace.engines.llm.assembly import Overrides, Replacements, assemble, load_weights
 from headrace.engines.llm.conversation import ChatOptions, Message
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.families import read_model_config
@@ -54,8 +54,8 @@ class LLM:
         num_replicas: int = 1,
     ) -> None:
         started_s = time.monotonic()
-        options = ModelOptions(tokenizer=tokenizer, chat_template=chat_template, hf_overrides=hf_overrides)
-        made = assemble(model, config or EngineConfig(), options, num_replicas)
+        replaced = Replacements(tokenizer=tokenizer, chat_template=chat_template, hf_overrides=hf_overrides)
+        made = assemble(model, config or EngineConfig(), replaced, num_replicas)
         self.config, self.model_config = made.config, made.model_config
         self.max_model_len = made.max_model_len
         self._checkpoint, self._tokenizer, self._encoder = made.checkpoint, made.tokenizer, made.encoder

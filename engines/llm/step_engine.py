@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import RequestError
-from headrace.engines.llm.assembly import ModelOptions, Overrides, assemble
+from headrace.engines.llm.assembly import Overrides, Replacements, assemble
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.prompts import Prompt, TextRequest, list_params
 from headrace.engines.llm.request import RequestOutput
@@ -40,8 +40,8 @@ class StepEngine:
         chat_template: str | Path | None = None,
         hf_overrides: Overrides | None = None,
     ) -> None:
-        options = ModelOptions(tokenizer=tokenizer, chat_template=chat_template, hf_overrides=hf_overrides)
-        made = assemble(model, config or EngineConfig(), options)
+        replaced = Replacements(tokenizer=tokenizer, chat_template=chat_template, hf_overrides=hf_overrides)
+        made = assemble(model, config or EngineConfig(), replaced)
         self._encoder, (self._engine,) = made.encoder, made.engines
         self._unfinished: set[str] = set()
         self._numbers = itertools.count()

@@ -190,7 +190,7 @@ def test_files_of_a_dataset_are_read_where_they_lie(tmp_path: Path):
     for number in range(2):
         table = pa.table({"prompt": [f"{number}-{n}" for n in range(3)]})
         pq.write_table(table, directory / "data" / f"train-{number:05d}-of-00002.parquet")
-    config = GenerateConfig(dataset=str(directory), streaming=True, output="o", model="m")
+    config = GenerateConfig(dataset=str(directory), stream_dataset=True, output="o", model="m")
     files = list_dataset_files(config)
     assert [file.source for file in files] == [
         f"set/data/train-{number:05d}-of-00002.parquet" for number in range(2)
@@ -202,8 +202,8 @@ def test_files_of_a_dataset_are_read_where_they_lie(tmp_path: Path):
     assert of_hub.source == "user/name/data/a b.parquet"
     with pytest.raises(InputError, match=r"no files of a split 'test': train"):
         list_dataset_files(replace(config, split="test"))
-    with pytest.raises(InputError, match="streaming is for a dataset"):
-        GenerateConfig(inputs=("a",), streaming=True, output="o", model="m")
+    with pytest.raises(InputError, match="stream_dataset wants a dataset"):
+        GenerateConfig(inputs=("a",), stream_dataset=True, output="o", model="m")
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
