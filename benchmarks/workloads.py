@@ -20,6 +20,7 @@ MAX_TOKENS = 128
 PREFIX_TOKENS = 256
 CHECK_TOKENS = 32
 SAMPLE_RATE = 16_000
+LONG_FORM = "longform__"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,9 +95,9 @@ def audio_workloads(table: Path, folder: Path) -> list[Workload]:
     `table` is .jsonl with file (relative to it), text, language and variant.
     """
     rows = [json.loads(line) for line in table.read_text().splitlines()]
-    rows = [row for row in rows if row["language"] == "en" and not row.get("variant")]
-    long_rows = [row for row in rows if row["file"].split("/")[-1].startswith("longform__")]
-    clips = [row for row in rows if row not in long_rows]
+    rows = [row for row in rows if row["language"] == "en"]
+    long_rows = [row for row in rows if LONG_FORM in row["file"]]
+    clips = [row for row in rows if row not in long_rows and not row.get("variant")]
     paths = [str((table.parent / row["file"]).resolve()) for row in clips]
     joined = folder / "joined.wav"
     waveforms = [_read(path) for path in paths]
