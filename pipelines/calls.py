@@ -17,23 +17,14 @@ from headrace.pipelines.config import GenerateConfig, InputError, RunConfig, Tra
 from headrace.pipelines.fingerprint import digest
 from headrace.pipelines.generate import GenerateWork, list_places, sampling_params
 from headrace.pipelines.scans import TableRow
+from headrace.pipelines.selection import INPUT_OPTIONS
 from headrace.pipelines.transcribe import TranscribeWork
 from headrace.pipelines.work import ServingEngine, WorkRow, as_text
 
 # Options of a run over files.
 _OF_RUNS = frozenset(
-    {"inputs", "output", "keep_columns", "with_columns", "rows_per_part", "files_per_shard"}
-    | {
-        "dataset",
-        "dataset_config",
-        "split",
-        "stream_dataset",
-        "limit",
-        "where",
-        "shuffle_seed",
-        "work_per_part",
-    }
-    | {"dedupe"}
+    {*INPUT_OPTIONS, "output", "keep_columns", "with_columns", "files_per_shard", "dedupe"}
+    | {"rows_per_part", "work_per_part"}
     | {"fail_on_row_errors", "retry_errors", "overwrite", "ignore_mtime", "max_error_rate", "max_hours"}
     | {"row_timeout_s", "supervise", "prometheus_port"}
 )

@@ -10,6 +10,7 @@ import yaml
 from headrace.engines.config_fields import flat_fields, from_flat
 from headrace.pipelines.config import GenerateConfig, InputError, TranscribeConfig
 from headrace.pipelines.files import join
+from headrace.pipelines.selection import INPUT_OPTIONS
 
 _CONFIGS: Mapping[str, type[GenerateConfig] | type[TranscribeConfig]] = {
     "generate": GenerateConfig,
@@ -17,18 +18,8 @@ _CONFIGS: Mapping[str, type[GenerateConfig] | type[TranscribeConfig]] = {
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _OWN = ("name", "job", "rows_of")
-# Options that say which rows there are and how they are cut: the stage before has settled that.
-_OF_FILES = (
-    "inputs",
-    "dataset",
-    "dataset_config",
-    "split",
-    "stream_dataset",
-    "limit",
-    "where",
-    "shuffle_seed",
-)
-_OF_FILES = (*_OF_FILES, "rows_per_part", "work_per_part", "id_column")
+# The stage before has settled which rows there are and how they are cut.
+_OF_FILES = (*INPUT_OPTIONS, "rows_per_part", "work_per_part", "id_column")
 # What the stages after would not notice, and what belongs to a run of its own.
 _OF_RUNS = ("retry_errors", "supervise")
 

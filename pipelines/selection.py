@@ -15,6 +15,18 @@ from headrace.pipelines.row_filter import matching_rows, read_condition
 from headrace.pipelines.scans import TableScan
 from headrace.pipelines.shards import Shard
 
+INPUT_OPTIONS = (
+    "inputs",
+    "dataset",
+    "dataset_config",
+    "split",
+    "stream_dataset",
+    "limit",
+    "where",
+    "shuffle_seed",
+)
+"""Options that say which rows a run has: there are none where rows come from elsewhere."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selected:
