@@ -33,7 +33,7 @@ class Phase(NamedTuple):
     flops: float
     """Useful operations of its products, padding left out."""
     num_bytes: float
-    """Bytes of weights that it must have read at least."""
+    """Bytes of weights that it must have read at least; 0 where that is not counted."""
     seconds: float
 
     def utilisation(self, peak: float) -> float:

@@ -41,11 +41,12 @@ def limits_text(limits: MachineLimits) -> str:
 def phase_text(phase: Phase, peak: float, bandwidth: float) -> str:
     """One line: rate, operations a unit, shares of the peak and the bandwidth, the rest of the time."""
     used = phase.utilisation(peak)
+    read = 100 * phase.num_bytes / bandwidth / phase.seconds
+    weights = f"weights {read:5.1f} % of the bandwidth  " if phase.num_bytes else ""
     return (
         f"{phase.name:<8} {phase.count / phase.seconds:9.1f} {phase.unit}/s  "
         f"{phase.flops / phase.count / 1e9:7.2f} GFLOP each  {100 * used:5.1f} % of the peak  "
-        f"weights {100 * phase.num_bytes / bandwidth / phase.seconds:5.1f} % of the bandwidth  "
-        f"{100 * (1 - used):5.1f} % outside the products"
+        f"{weights}{100 * (1 - used):5.1f} % outside the products"
     )
 
 
