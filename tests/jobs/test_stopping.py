@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_a_signal_ends_the_process_its_threads_and_its_children(number):
         _, err = process.communicate(timeout=10)
     assert process.returncode == 128 + number
     assert err == "stopped: run the same command again to resume\n"
-    assert not _is_running(grandchild)
+    assert _has_ended(grandchild, within_s=10)
 
 
 def test_the_handlers_of_before_are_put_back():
@@ -40,6 +41,16 @@ def test_the_handlers_of_before_are_put_back():
     with stopping_at_once():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def _has_ended(pid: int, within_s: float) -> bool:
+    """Whether the process, which was killed, is gone in time: the kernel takes it down after the signal."""
+    deadline_s = time.monotonic() + within_s
+    while _is_running(pid):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _is_running(pid: int) -> bool:
