@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.audio.fetching import FetchLimits
     from headrace.audio.loading import Reading, load_audio, stream_audio
     from headrace.audio.mel import log_mel, log_mel_batch
-    from headrace.audio.recording import SAMPLE_RATE, AudioSource, Ending, Recording
+    from headrace.audio.recording import SAMPLE_RATE, AudioSource, Ending, ReadableFile, Recording
     from headrace.audio.vad import PackedSpeech, SpeechPacker, VadError, silero_judge
     from headrace.audio.windows import MAX_CHUNK_S, Window, WindowStream, cut_windows
 
@@ -25,6 +25,7 @@ __all__ = [
     "FetchLimits",
     "HeadraceError",
     "PackedSpeech",
+    "ReadableFile",
     "Reading",
     "Recording",
     "SpeechPacker",
@@ -44,7 +45,7 @@ _HOMES = {
     "fetching": ("FetchLimits",),
     "loading": ("Reading", "load_audio", "stream_audio"),
     "mel": ("log_mel", "log_mel_batch"),
-    "recording": ("SAMPLE_RATE", "AudioSource", "Ending", "Recording"),
+    "recording": ("SAMPLE_RATE", "AudioSource", "Ending", "ReadableFile", "Recording"),
     "vad": ("PackedSpeech", "SpeechPacker", "VadError", "silero_judge"),
     "windows": ("MAX_CHUNK_S", "Window", "WindowStream", "cut_windows"),
 }

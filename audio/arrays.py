@@ -6,15 +6,13 @@ import numpy as np
 
 from headrace.audio.errors import AudioError
 from headrace.audio.recording import Ending
-from headrace.audio.samples import BLOCK, MonoStream, Sink, check_rate, no_samples
+from headrace.audio.samples import BLOCK, MEAN, MonoStream, Pick, Sink, check_rate, no_samples
 
 MAX_CHANNELS = 64
 """More rows or columns than this are not channels."""
 
 
-def stream_array(
-    array: Any, rate: Any, sink: Sink, *, name: str = "array", channel: int | None = None
-) -> Ending:
+def stream_array(array: Any, rate: Any, sink: Sink, *, name: str = "array", pick: Pick = MEAN) -> Ending:
     """Passes on an array of samples, or of samples and channels in either order.
 
     Integers are divided by their range (unsigned ones are centred first). No sample format has 64 bits, so
@@ -28,7 +26,7 @@ def stream_array(
     if samples.size == 0:
         raise AudioError(f"{name}: has no samples (shape {_shape_text(samples)})", kind="empty")
     samples = channels_first(samples, name)
-    mono = MonoStream(name, sink, channel=channel)
+    mono = MonoStream(name, sink, pick=pick)
     for start in range(0, samples.shape[-1], BLOCK):
         mono.add(samples[..., start : start + BLOCK], rate)
     mono.close()

@@ -3,7 +3,7 @@
 from headrace.audio.errors import AudioError
 from headrace.audio.ffmpeg import decode_ffmpeg
 from headrace.audio.recording import Ending
-from headrace.audio.samples import MonoStream, Outcome, Sink, no_samples
+from headrace.audio.samples import MEAN, MonoStream, Outcome, Pick, Sink, no_samples
 from headrace.audio.sndfile import decode_sndfile
 from headrace.audio.sniffing import HEAD_BYTES, is_shortened, refuse_archive, unknown_content
 from headrace.audio.streams import ByteStream
@@ -12,7 +12,7 @@ TRUNCATED = "decode_truncated"
 """The flag of a recording of which only a part could be decoded."""
 
 
-def decode(stream: ByteStream, name: str, sink: Sink, channel: int | None = None) -> Ending:
+def decode(stream: ByteStream, name: str, sink: Sink, pick: Pick = MEAN) -> Ending:
     """Passes on the recording in the stream, decoded by libsndfile where it takes it whole, else by FFmpeg.
 
     Where libsndfile meets damage, FFmpeg goes on from there if it comes further.
@@ -28,13 +28,13 @@ def decode(stream: ByteStream, name: str, sink: Sink, channel: int | None = None
             f"{name}: has no bytes: it was not written, or not uploaded completely", kind="empty"
         )
     refuse_archive(head, name)
-    first = MonoStream(name, sink, channel=channel)
+    first = MonoStream(name, sink, pick=pick)
     found = decode_sndfile(stream, first)
     _check_read(stream, name)
     first.close()
     if found in (Outcome.COMPLETE, Outcome.CUT) and first.duration_s:
         return Ending(first.duration_s, _flags(found))
-    second = MonoStream(name, sink, channel=channel, skip=first.num_made)
+    second = MonoStream(name, sink, pick=pick, skip=first.num_made)
     found_next = decode_ffmpeg(stream, second, name)
     _check_read(stream, name)
     is_explained = found_next is Outcome.COMPLETE and not is_shortened(head)

@@ -3,7 +3,7 @@
 import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from headrace.audio.errors import AudioError
 from headrace.audio.fetching import DEFAULT_LIMITS, FetchLimits, fetch, spool
 from headrace.audio.naming import display_name
 from headrace.audio.recording import SAMPLE_RATE, ArrayLike, AudioSource, Ending, ReadableFile, Recording
-from headrace.audio.samples import Sink
+from headrace.audio.samples import Pick, Sink
 from headrace.audio.streams import ByteStream, SeekableFile
 
 
@@ -27,21 +27,33 @@ class Reading:
     """Hz of a bare array; None: 16,000"""
     channel: int | None = None
     """the one channel to take, counted from 0; None: the mean of all"""
+    on_channels: Callable[[int], None] | None = None
+    """told the number of channels once the first samples are decoded"""
     limits: FetchLimits = DEFAULT_LIMITS
     """what may be fetched"""
+
+    @property
+    def pick(self) -> Pick:
+        return Pick(self.channel, self.on_channels)
 
 
 DEFAULT_OPTIONS = Reading()
 
 
 def load_audio(
-    source: AudioSource, *, sampling_rate: int | None = None, limits: FetchLimits = DEFAULT_LIMITS
+    source: AudioSource,
+    *,
+    sampling_rate: int | None = None,
+    channel: int | None = None,
+    on_channels: Callable[[int], None] | None = None,
+    limits: FetchLimits = DEFAULT_LIMITS,
 ) -> Recording:
     """The recording that `source` holds, mono at 16 kHz.
 
-    Channels are averaged. Files are recognised by their content, never by their name; of a video the first
-    audio track is taken. A file that is damaged or cut off gives what can be decoded and the flag
-    `decode_truncated`. `sampling_rate` is that of a bare array, 16 kHz where it is None.
+    Channels are averaged, or one of them is taken. Files are recognised by their content, never by their
+    name; of a video the first audio track is taken. A file that is damaged or cut off gives what can be
+    decoded and the flag `decode_truncated`. `sampling_rate` is that of a bare array, 16 kHz where it is None;
+    the other arguments are those of `Reading`.
 
     Raises:
       AudioError: there is no recording to be had; `kind` says why, the text what to do.
@@ -52,7 +64,8 @@ def load_audio(
         nonlocal data
         data += samples.data.cast("B")  # extend() would go byte by byte
 
-    ending = stream_audio(source, keep, options=Reading(sampling_rate=sampling_rate, limits=limits))
+    reading = Reading(sampling_rate=sampling_rate, channel=channel, on_channels=on_channels, limits=limits)
+    ending = stream_audio(source, keep, options=reading)
     return Recording(np.frombuffer(data, np.float32), ending.duration_s, ending.flags)
 
 
@@ -77,7 +90,7 @@ def stream_audio(source: AudioSource, sink: Sink, *, options: Reading = DEFAULT_
         return _stream_file(source, sink, options)
     if isinstance(source, ArrayLike):
         rate = SAMPLE_RATE if options.sampling_rate is None else options.sampling_rate
-        return stream_array(source, rate, sink, channel=options.channel)
+        return stream_array(source, rate, sink, pick=options.pick)
     raise AudioError(
         f"got {type(source).__name__}, wanted a path, URL, bytes, binary file, array, or a mapping with "
         "array and sampling_rate, or with bytes or path",
@@ -91,7 +104,7 @@ def _stream_mapping(source: Mapping[str, Any], sink: Sink, options: Reading) -> 
     name = display_name(path) if path else None
     if source.get("array") is not None:
         rate = source.get("sampling_rate", options.sampling_rate)
-        return stream_array(source["array"], rate, sink, name=name or "array", channel=options.channel)
+        return stream_array(source["array"], rate, sink, name=name or "array", pick=options.pick)
     if source.get("bytes") is not None:
         return _stream_bytes(source["bytes"], name or "bytes", sink, options)
     if path:
@@ -104,7 +117,7 @@ def _stream_bytes(content: Any, name: str, sink: Sink, options: Reading) -> Endi
         file = io.BytesIO(content)
     except TypeError:
         raise AudioError(f"{name}: its bytes are of type {type(content).__name__}", kind="source") from None
-    return decode(ByteStream(file), name, sink, options.channel)
+    return decode(ByteStream(file), name, sink, options.pick)
 
 
 def _stream_url(url: str, sink: Sink, options: Reading) -> Ending:
@@ -117,7 +130,7 @@ def _stream_url(url: str, sink: Sink, options: Reading) -> Ending:
             kind="source",
         )
     with fetch(url, options.limits) as file:
-        return decode(ByteStream(cast(SeekableFile, file)), name, sink, options.channel)
+        return decode(ByteStream(cast(SeekableFile, file)), name, sink, options.pick)
 
 
 def _stream_path(path: str, sink: Sink, options: Reading) -> Ending:
@@ -149,9 +162,9 @@ def _stream_file(file: ReadableFile, sink: Sink, options: Reading, name: str | N
             f"{name}: the file is open for text, wanted a binary file: open it with mode 'rb'", kind="source"
         )
     if _can_seek(file):
-        return decode(ByteStream(cast(SeekableFile, file)), name, sink, options.channel)
+        return decode(ByteStream(cast(SeekableFile, file)), name, sink, options.pick)
     with spool(file, name, options.limits.max_bytes) as copy:
-        return decode(ByteStream(copy), name, sink, options.channel)
+        return decode(ByteStream(copy), name, sink, options.pick)
 
 
 def _can_seek(file: ReadableFile) -> bool:

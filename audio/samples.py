@@ -3,7 +3,7 @@
 import enum
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import soxr
@@ -36,6 +36,18 @@ Sink = Callable[[np.ndarray], None]
 """Takes the next float32 samples of a recording, mono, 16 kHz."""
 
 
+class Pick(NamedTuple):
+    """What becomes of the channels of a recording."""
+
+    channel: int | None = None
+    """the one to take, counted from 0; None: the mean of all"""
+    on_count: Callable[[int], None] | None = None
+    """told the number of channels with the first block; again by each further decoder of a damaged file"""
+
+
+MEAN = Pick()
+
+
 class MonoStream:
     """Passes samples on, block by block, as 16 kHz mono.
 
@@ -43,10 +55,11 @@ class MonoStream:
     is picked. Leaves out the first `skip` samples of its output.
     """
 
-    def __init__(self, name: str, sink: Sink, *, channel: int | None = None, skip: int = 0) -> None:
+    def __init__(self, name: str, sink: Sink, *, pick: Pick = MEAN, skip: int = 0) -> None:
         self._name = name
         self._sink = sink
-        self._channel = channel
+        self._channel = pick.channel
+        self._on_count = pick.on_count
         self._skip = skip
         self._pending: list[np.ndarray] = []
         self._rate = 0
@@ -82,6 +95,9 @@ class MonoStream:
 
     def _mono(self, samples: np.ndarray) -> np.ndarray:
         channels = samples[None] if samples.ndim == 1 else samples
+        if self._on_count is not None:
+            self._on_count(len(channels))
+            self._on_count = None
         if self._channel is not None:
             if self._channel >= len(channels):
                 raise AudioError(

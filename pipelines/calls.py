@@ -2,9 +2,9 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from headrace.engines import RequestError, RowError
@@ -12,7 +12,7 @@ from headrace.engines.checkpoints import resolve_model
 from headrace.engines.config_fields import flat_fields, from_flat
 from headrace.engines.llm import RequestOutput
 from headrace.engines.sampling import derive_seed
-from headrace.engines.whisper import Segment, TranscribeOptions, Transcription
+from headrace.engines.whisper import ChannelTranscriptions, Segment, Transcription
 from headrace.pipelines.config import GenerateConfig, InputError, RunConfig, TranscribeConfig
 from headrace.pipelines.fingerprint import digest
 from headrace.pipelines.generate import GenerateWork, list_places, sampling_params
@@ -61,6 +61,7 @@ class TranscribedRow(NamedTuple):
     segments: list[Segment]
     quality_flags: list[str]
     latency_s: float
+    channel: int | None = None
 
 
 class FailedRow(NamedTuple):
@@ -81,8 +82,8 @@ class EngineCall(Protocol):
         """A future of the engine's output, or why the row cannot be submitted."""
         ...
 
-    def result(self, row: Any, output: Any) -> Any:
-        """The result of `row`, or a RowError."""
+    def results(self, row: Any, output: Any) -> Sequence[Any]:
+        """The results of `row`, each of them a RowError where it failed."""
         ...
 
 
@@ -114,12 +115,12 @@ class GenerateCall:
         chat = config.chat or config.system is not None
         return engine.submit(prepared.payload, params, request_id=request_id, chat=chat, system=config.system)
 
-    def result(self, row: Any, output: RequestOutput) -> GeneratedRow | RowError:
+    def results(self, row: Any, output: RequestOutput) -> list[GeneratedRow | RowError]:
         if output.error is not None:
-            return output.error
+            return [output.error]
         completion = output.outputs[0]
         assert completion.finish_reason is not None, "the output still grows"
-        return GeneratedRow(
+        answer = GeneratedRow(
             row=row,
             text=completion.text,
             finish_reason=completion.finish_reason or "stop",
@@ -133,6 +134,7 @@ class GenerateCall:
             logprobs=list_places(completion.logprobs),
             prompt_logprobs=list_places(output.prompt_logprobs),
         )
+        return [answer]
 
 
 @dataclass(frozen=True)
@@ -151,25 +153,36 @@ class TranscribeCall:
 
     def submit(
         self, engine: Any, values: Mapping[str, Any], request_id: str
-    ) -> "Future[Transcription] | RowError":
+    ) -> "Future[Transcription] | Future[ChannelTranscriptions] | RowError":
         prepared = _prepare(self.work, values)
         if prepared.error is not None:
             return prepared.error
-        options = prepared.options or TranscribeOptions()
-        return engine.submit(prepared.payload, options, request_id=request_id)
+        return self.work.submit(engine, replace(prepared, key={"source": "row", "row": request_id}))
 
-    def result(self, row: Any, output: Transcription) -> TranscribedRow | RowError:
+    def results(
+        self, row: Any, output: Transcription | ChannelTranscriptions
+    ) -> list[TranscribedRow | RowError]:
+        if isinstance(output, Transcription):
+            return [_transcribed(row, output)]
         if output.error is not None:
-            return output.error
-        return TranscribedRow(
-            row=row,
-            text=output.text,
-            language=output.language,
-            duration_s=output.duration_s or 0.0,
-            segments=list(output.segments),
-            quality_flags=list(output.quality_flags),
-            latency_s=output.latency_s,
-        )
+            return [output.error]
+        return [_transcribed(row, each, channel) for channel, each in enumerate(output.channels)]
+
+
+def _transcribed(row: Any, output: Transcription, channel: int | None = None) -> TranscribedRow | RowError:
+    if output.error is not None:
+        where = "" if channel is None else f"channel {channel}: "
+        return RowError(output.error.kind, where + output.error.message)
+    return TranscribedRow(
+        row=row,
+        text=output.text,
+        language=output.language,
+        duration_s=output.duration_s or 0.0,
+        segments=list(output.segments),
+        quality_flags=list(output.quality_flags),
+        latency_s=output.latency_s,
+        channel=channel,
+    )
 
 
 def checked_work(

@@ -13,7 +13,15 @@ from apache_beam.utils.shared import Shared
 from headrace.pipelines.chained import RESULT_COLUMNS, ChainedGenerateWork
 from headrace.pipelines.commit import is_part_of
 from headrace.pipelines.committed import committed_footers, compacted_parts
-from headrace.pipelines.config import GenerateConfig, InputError, OutputError, Progress, RunError, RunSummary
+from headrace.pipelines.config import (
+    GenerateConfig,
+    InputError,
+    OutputError,
+    Progress,
+    RunError,
+    RunSummary,
+    TranscribeConfig,
+)
 from headrace.pipelines.files import join, list_directory, normalise
 from headrace.pipelines.fingerprint import parameters, run_fingerprint
 from headrace.pipelines.generate import GenerateWork, engine_config
@@ -88,6 +96,12 @@ def _prepare_stage(stage: Stage, runs: Mapping[str, PreparedRun]) -> PreparedRun
     config = stage.config
     if stage.rows_of is not None:
         assert isinstance(config, GenerateConfig), "recipes have no other stages over results"
+        before = runs[stage.rows_of].work.config
+        if isinstance(before, TranscribeConfig) and before.channels == "split":
+            raise InputError(
+                f"stage {stage.rows_of} splits channels, and a chain knows beforehand how many rows there "
+                "are: run its results through `headrace generate` afterwards"
+            )
         return _prepare_chained(config, runs[stage.rows_of])
     if isinstance(config, GenerateConfig):
         return prepare_run(GenerateWork(config=config))

@@ -37,6 +37,8 @@ class Footer:
     """Place after the last."""
     rows: int
     """Rows of the part."""
+    num_inputs: int | None = None
+    """Rows of the input, where each may give several rows; None: as many."""
     rows_failed: int
     """Rows whose result is an error."""
     errors: Mapping[str, int] = field(default_factory=dict)
@@ -55,6 +57,11 @@ class Footer:
     """Time of the commit, in seconds since 1970."""
     wall_s: float
     """Seconds from the chunk's first row to its commit."""
+
+
+def input_rows(footer: Footer) -> int:
+    """Rows of the input that a part has the results of."""
+    return footer.rows if footer.num_inputs is None else footer.num_inputs
 
 
 def run_directory(output: str, *names: str) -> str:
@@ -109,5 +116,5 @@ def is_part_of(footer: Footer | None, chunk: Chunk) -> bool:
         footer is not None
         and footer.fingerprint == chunk.fingerprint
         and (footer.shard, footer.chunk) == (chunk.shard, chunk.index)
-        and (footer.start, footer.stop, footer.rows) == (chunk.start, chunk.stop, chunk.rows)
+        and (footer.start, footer.stop, input_rows(footer)) == (chunk.start, chunk.stop, chunk.rows)
     )

@@ -15,7 +15,18 @@ from headrace.pipelines.metrics import percentile
 from headrace.pipelines.run_view import RunView
 
 _PLACE = ("source", "row")
-_COLUMNS = ("id", *_PLACE, "text", "error", "latency_s", "completion_tokens", "num_tokens", "duration_s")
+_CHANNEL = "channel"
+_COLUMNS = (
+    "id",
+    *_PLACE,
+    _CHANNEL,
+    "text",
+    "error",
+    "latency_s",
+    "completion_tokens",
+    "num_tokens",
+    "duration_s",
+)
 
 
 class ChangedRow(NamedTuple):
@@ -116,7 +127,8 @@ def _read(view: RunView) -> pa.Table:
 
 def _keys(tables: Sequence[pa.Table]) -> list[str]:
     by_id = all(_call("count_distinct", table["id"]).as_py() == table.num_rows for table in tables)
-    return ["id"] if by_id else list(_PLACE)
+    places = [name for name in (*_PLACE, _CHANNEL) if all(name in table.column_names for table in tables)]
+    return ["id"] if by_id else places
 
 
 def _call(name: str, *arguments: Any) -> Any:

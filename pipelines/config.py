@@ -20,6 +20,7 @@ Timestamps = Literal["none", "segment", "word"]
 Mode = Literal["chunked", "sequential"]
 EncoderContext = Literal["full", "fit"]
 OnOff = Literal["off", "on"]
+Channels = Literal["mix", "split"]
 Unit = Literal["tokens", "audio seconds"]
 InputFormat = Literal["rows", "openai-batch"]
 
@@ -270,6 +271,8 @@ class TranscribeConfig(RunConfig):
     """Tell each window the text before it (sequential mode only)."""
     channel: int | None = None
     """The one channel to transcribe, counted from 0 (default: the mean of all)."""
+    channels: Channels = "mix"
+    """The mean of all channels as one recording, or (split) each as a row of its own, for telephone calls."""
     languages: tuple[str, ...] = ()
     """Languages that detection chooses from (default: all that the model knows)."""
     language_column: str | None = None
@@ -307,6 +310,9 @@ class TranscribeConfig(RunConfig):
         _require_choice("mode", self.mode, ("chunked", "sequential"))
         _require_choice("encoder_context", self.encoder_context, ("full", "fit"))
         _require_choice("vad", self.vad, ("off", "on"))
+        _require_choice("channels", self.channels, ("mix", "split"))
+        is_one = self.channel is not None and self.channels == "split"
+        _require(not is_one, "channel takes one channel and channels split takes each: give one of them")
         if self.task is not None:
             _require_choice("task", self.task, ("transcribe", "translate"))
         _require_each("with", self.with_columns, ("token_ids",))

@@ -29,6 +29,7 @@ METRICS_SCHEMA = pa.schema(
         "start": pa.int64(),
         "stop": pa.int64(),
         "rows": pa.int64(),
+        "num_inputs": pa.int64(),
         "rows_failed": pa.int64(),
         "errors": pa.map_(pa.string(), pa.int64()),
         "units": pa.float64(),

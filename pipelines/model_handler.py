@@ -8,6 +8,7 @@ from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
 from headrace.engines import RowError
 from headrace.pipelines.calls import EngineCall, FailedRow, GenerateCall, TranscribeCall
+from headrace.pipelines.config import InputError
 from headrace.pipelines.transforms import row_values
 from headrace.pipelines.work import ServingEngine
 
@@ -33,10 +34,14 @@ class EngineModelHandler(ModelHandler[Any, PredictionResult, ServingEngine]):
         """A PredictionResult for each example, whose `inference` is a result row or a `FailedRow`."""
         submitted = [self._submit(model, example, f"{id(batch)}-{n}") for n, example in enumerate(batch)]
         for example, future in zip(batch, submitted, strict=True):
-            outcome = future if isinstance(future, RowError) else self._call.result(example, future.result())
+            outcome = future if isinstance(future, RowError) else self._outcome(example, future)
             if isinstance(outcome, RowError):
                 outcome = FailedRow(example, outcome.kind, outcome.message)
             yield PredictionResult(example, outcome)
+
+    def _outcome(self, example: Any, future: "Future[Any]") -> Any:
+        (outcome,) = self._call.results(example, future.result())
+        return outcome
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Refuses arguments of a call: they are the handler's own.
@@ -97,6 +102,10 @@ class TranscribeModelHandler(EngineModelHandler):
         resource_hints: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
+        if options.get("channels") == "split":
+            raise InputError(
+                "channels split gives a row a channel, and RunInference one an example: take Transcribe"
+            )
         call = TranscribeCall.of(model, options)
         column = call.work.config.audio_column or "audio"
         super().__init__(call, column, batch_size=batch_size, resource_hints=resource_hints or {})

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from headrace.pipelines.commit import Footer, read_footer
+from headrace.pipelines.commit import Footer, input_rows, read_footer
 from headrace.pipelines.config import Progress
 from headrace.pipelines.files import is_local, list_directory
 from headrace.pipelines.in_flight import IN_FLIGHT, Tally
@@ -103,4 +103,4 @@ def reporting(
 
 
 def _tally(footer: Footer) -> Tally:
-    return Tally(footer.rows, footer.rows_failed, footer.units)
+    return Tally(input_rows(footer), footer.rows_failed, footer.units)

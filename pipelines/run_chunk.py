@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -146,11 +147,12 @@ class RunChunk(beam.DoFn):
         """Rows without an error of the part that is there, by their places, where the others are retried."""
         rows = read_part(self._output, task.chunk.part_name) if task.retry else []
         unit = "completion_tokens" if self._work.unit == "tokens" else "duration_s"
-        return {
-            place: ResultRow(values, None, float(values[unit] or 0.0))
-            for place, values in enumerate(rows)
-            if values["error"] is None
-        }
+        kept = {}
+        for place, (_, group) in enumerate(groupby(rows, key=lambda row: (row["source"], row["row"]))):
+            first, *further = [ResultRow(row, None, float(row[unit] or 0.0)) for row in group]
+            if all(each.values["error"] is None for each in (first, *further)):
+                kept[place] = first._replace(further=tuple(further))
+        return kept
 
     def _footer(self, task: ChunkTask, results: list[ResultRow], resident: Resident, wall_s: float) -> Footer:
         chunk, work = task.chunk, self._work
@@ -164,6 +166,7 @@ class RunChunk(beam.DoFn):
             start=chunk.start,
             stop=chunk.stop,
             rows=len(results),
+            num_inputs=None if len(results) == chunk.rows else chunk.rows,
             rows_failed=sum(errors.values()),
             errors=errors,
             units=math.fsum(each.units for each in results),
@@ -199,7 +202,9 @@ class RunChunk(beam.DoFn):
 
 
 def run_rows(lane: Lane, task: ChunkTask, verdict: Verdict, kept: Mapping[int, ResultRow]) -> list[ResultRow]:
-    """Results of a chunk's rows, in their order, with a bounded number of them in the engine at a time.
+    """Results of a chunk's rows, in their order, with a bounded number of rows in the engine at a time.
+
+    Of one row there may be several results.
 
     Rows whose places are in `kept` have their results already.
 
@@ -232,7 +237,13 @@ def run_rows(lane: Lane, task: ChunkTask, verdict: Verdict, kept: Mapping[int, R
     results = window.results
     if len(results) != task.chunk.rows:
         raise _changed(task.chunk.files[0].source)
-    return [results[place] for place in range(len(results))]
+    return [each for place in range(len(results)) for each in _rows_of(results[place])]
+
+
+def _rows_of(result: ResultRow) -> Iterator[ResultRow]:
+    yield result._replace(further=())
+    for each in result.further:
+        yield each._replace(is_copy=result.is_copy)
 
 
 def work_rows(work: Work, task: ChunkTask) -> Iterator[WorkRow]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.pipelines.commit import Footer, run_directory
+from headrace.pipelines.commit import Footer, input_rows, run_directory
 from headrace.pipelines.committed import committed_footers
 from headrace.pipelines.config import InputError
 from headrace.pipelines.files import exists, normalise
@@ -53,8 +53,8 @@ class RunView:
 
     @property
     def rows(self) -> int:
-        """Rows that are committed."""
-        return sum(footer.rows for footer in self.footers)
+        """Rows of the input whose results are committed."""
+        return sum(input_rows(footer) for footer in self.footers)
 
     @property
     def rows_failed(self) -> int:
@@ -144,7 +144,7 @@ class RunView:
     @property
     def eta_s(self) -> float | None:
         """Seconds until the end at the present rate of rows; None while that is unknown, or over."""
-        rate = self._rate([float(footer.rows) for footer in self._recent()])
+        rate = self._rate([float(input_rows(footer)) for footer in self._recent()])
         if self.state not in ("running", "stalled") or rate <= 0:
             return None
         return max(self.rows_total - self.rows, 0) / rate

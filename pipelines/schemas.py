@@ -73,7 +73,10 @@ _GENERATE_EXTRA = {
     "logprobs": pa.list_(pa.list_(_LOGPROB)),
     "prompt_logprobs": pa.list_(pa.list_(_LOGPROB)),
 }
-_TRANSCRIBE_EXTRA = {"token_ids": pa.list_(pa.list_(pa.int32()))}
+_TRANSCRIBE_EXTRA = {
+    "channel": pa.int64(),
+    "token_ids": pa.list_(pa.list_(pa.int32())),
+}
 
 
 def generate_schema(with_columns: Sequence[str] = (), kept: pa.Schema | None = None) -> pa.Schema:

@@ -136,10 +136,11 @@ class _Results:
     def __init__(self, output: str) -> None:
         self._rows: dict[str, dict[str, Any]] = {}
         self._by_name: dict[str, list[dict[str, Any]]] = {}
-        for table in result_tables(output, ("id", "source", "row", "text", "language")):
+        for table in result_tables(output, ("id", "source", "row", "channel", "text", "language")):
             for row in table.to_pylist():
                 self._rows[row["id"]] = row
-                self._rows.setdefault(row["source"], row)
+                if row.get("channel") is None:
+                    self._rows.setdefault(row["source"], row)
                 self._by_name.setdefault(_file_name(row["source"]), []).append(row)
         if not self._rows:
             raise InputError(f"{output} holds no results: give the output directory of `headrace transcribe`")

@@ -11,6 +11,7 @@ from headrace.audio import AudioError
 from headrace.engines import RowError
 from headrace.engines.checkpoints import LocalModel, open_checkpoint, resolve_model
 from headrace.engines.whisper import (
+    ChannelTranscriptions,
     Segment,
     TranscribeOptions,
     Transcription,
@@ -57,7 +58,12 @@ class TranscribeWork:
 
     @property
     def schema(self) -> pa.Schema:
-        return transcribe_schema(self.config.with_columns, self.kept)
+        return transcribe_schema(self._further_columns, self.kept)
+
+    @property
+    def _further_columns(self) -> tuple[str, ...]:
+        channel = ("channel",) if self.config.channels == "split" else ()
+        return (*channel, *self.config.with_columns)
 
     @property
     def files_per_shard(self) -> int:
@@ -141,7 +147,7 @@ class TranscribeWork:
         key = row_key(self.config, source, row.row, row.values)
         if row.error is not None:
             return WorkRow(key=key, error=row.error)
-        shown = kept_values(self.kept, transcribe_schema(self.config.with_columns), row.values)
+        shown = kept_values(self.kept, transcribe_schema(self._further_columns), row.values)
         work_row = without_half_characters(WorkRow(key=key, shown=shown))
         if work_row.error is not None:
             return work_row
@@ -154,17 +160,32 @@ class TranscribeWork:
 
     def prepare_file(self, path: str, source: str) -> WorkRow:
         key = row_key(self.config, source, 0, {})
-        shown = kept_values(self.kept, transcribe_schema(self.config.with_columns), {})
+        shown = kept_values(self.kept, transcribe_schema(self._further_columns), {})
         return _with_audio(WorkRow(key=key, shown=shown), lambda: _at(path))
 
-    def submit(self, engine: WhisperEngine, row: WorkRow) -> "Future[Transcription]":
+    def submit(
+        self, engine: WhisperEngine, row: WorkRow
+    ) -> "Future[Transcription] | Future[ChannelTranscriptions]":
         options = row.options or TranscribeOptions()
+        if self.config.channels == "split":
+            return engine.submit_channels(row.payload, options, request_id=row.request_id)
         return engine.submit(row.payload, options, request_id=row.request_id)
 
-    def finish(self, row: WorkRow, output: Transcription) -> ResultRow:
+    def finish(self, row: WorkRow, output: Transcription | ChannelTranscriptions) -> ResultRow:
+        if isinstance(output, Transcription):
+            return self._finish_one(row, output)
+        if output.error is not None:
+            return self._failed(row, output.error, None)
+        first, *further = [self._finish_one(row, each, at) for at, each in enumerate(output.channels)]
+        return first._replace(further=tuple(further))
+
+    def _finish_one(self, row: WorkRow, output: Transcription, channel: int | None = None) -> ResultRow:
+        """The result of a recording, or of one of its channels, whose id says so."""
+        if channel is not None:
+            row = replace(row, key={**row.key, "id": f"{row.key['id']}#ch{channel}", "channel": channel})
         if output.error is not None:
             return self._failed(row, output.error, output)
-        write_transcript(self.config, row.request_id, output.segments)
+        write_transcript(self.config, row.request_id, output.segments, channel)
         values = {
             **row.key,
             **row.shown,
@@ -200,7 +221,9 @@ class TranscribeWork:
             if not isinstance(value, int | float | None) or isinstance(value, bool):
                 kind = type(value).__name__
                 raise AudioError(f"column {name!r} is a {kind}: seconds are wanted", kind="segment")
-        return cut_segment(audio, float(values[offset]), None if length_s is None else float(length_s))
+        stretch = float(values[offset]), None if length_s is None else float(length_s)
+        keeps_channels = self.config.channel is not None or self.config.channels == "split"
+        return cut_segment(audio, stretch, channels=keeps_channels)
 
     def write_beside(self, output: str) -> None:
         """Nothing."""

@@ -22,15 +22,18 @@ def subtitle_style(config: TranscribeConfig) -> SubtitleStyle:
     return SubtitleStyle(max_line_width=config.max_line_width, max_line_count=config.max_line_count)
 
 
-def write_transcript(config: TranscribeConfig, name: str, segments: Sequence[Segment]) -> None:
+def write_transcript(
+    config: TranscribeConfig, name: str, segments: Sequence[Segment], channel: int | None = None
+) -> None:
     """Writes a recording's transcript in the formats that were asked for, NAME.FORMAT; again is the same.
 
-    `name` is SOURCE#ROW; of files, whose row is 0, SOURCE.
+    `name` is SOURCE#ROW; of files, whose row is 0, SOURCE. That of a channel is NAME.chN.FORMAT.
     """
     timed = [_timed(segment) for segment in segments]
+    file_name = _file_name(name) + ("" if channel is None else f".ch{channel}")
     for kind in config.write:
         text = render(timed, cast(Format, kind), subtitle_style(config))
-        path = join(config.output, DIRECTORY, f"{_file_name(name)}.{kind}")
+        path = join(config.output, DIRECTORY, f"{file_name}.{kind}")
         make_directory(parent(path))
         write_whole(path, text.encode(), scratch=join(config.output, "__run", "tmp"))
 

@@ -32,7 +32,7 @@ _WINDOW_PER_SLOT = 3
 
 
 class Outcome(NamedTuple):
-    """What comes out of `Generate` and `Transcribe`: each row is in one of the two."""
+    """What comes out of `Generate` and `Transcribe`: each row, or channel, is in one of the two."""
 
     results: PCollection
     errors: PCollection
@@ -126,14 +126,14 @@ class RunRows(beam.DoFn):
             self._resident = acquire_resident(self._shared, self._call.load)
         engine = self._resident.engine
         while self._num_pending >= max(2, _WINDOW_PER_SLOT * engine.num_slots):
-            yield self._collect()
+            yield from self._collect()
         yield from self._submit(engine, element, timestamp, window)
         while self._num_pending and not self._finished.empty():
-            yield self._collect()
+            yield from self._collect()
 
     def finish_bundle(self) -> Iterator[Any]:
         while self._num_pending:
-            yield self._collect()
+            yield from self._collect()
         if self._resident is not None:
             increase("model_loads", self._resident.take_loads())
             for name, growth in self._resident.take_growth().items():
@@ -156,20 +156,22 @@ class RunRows(beam.DoFn):
         finished = self._finished  # the next bundle has another
         submitted.add_done_callback(lambda _: finished.put(pending))
 
-    def _collect(self) -> WindowedValue | TaggedOutput:
-        """The outcome of the row that finished first."""
+    def _collect(self) -> Iterator[WindowedValue | TaggedOutput]:
+        """What came of the row that finished first."""
         pending = self._finished.get()
         self._num_pending -= 1
         error = pending.future.exception()
         if isinstance(error, EngineError):
             raise error
         if error is not None:
-            return _failed(pending, RowError("unexpected", f"{type(error).__name__}: {error}"))
-        result = self._call.result(pending.row, pending.future.result())
-        if isinstance(result, RowError):
-            return _failed(pending, result)
-        increase("rows", 1)
-        return WindowedValue(result, pending.timestamp, (pending.window,))
+            yield _failed(pending, RowError("unexpected", f"{type(error).__name__}: {error}"))
+            return
+        for result in self._call.results(pending.row, pending.future.result()):
+            if isinstance(result, RowError):
+                yield _failed(pending, result)
+            else:
+                increase("rows", 1)
+                yield WindowedValue(result, pending.timestamp, (pending.window,))
 
 
 def row_values(row: Any) -> Mapping[str, Any]:

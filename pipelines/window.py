@@ -179,7 +179,9 @@ class Window:
     def keep(self, place: int, result: ResultRow) -> None:
         """Takes the result of a row that needs no engine, or has left it."""
         self.results[place] = result
-        self._lane.progress.add(Tally(1, int(result.error is not None), result.units))
+        all_rows = (result, *result.further)
+        failed = any(each.error is not None for each in all_rows)
+        self._lane.progress.add(Tally(1, int(failed), sum(each.units for each in all_rows)))
 
 
 def _with_unexpected(row: WorkRow, error: BaseException) -> WorkRow:

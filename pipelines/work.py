@@ -60,6 +60,8 @@ class ResultRow(NamedTuple):
     units: float
     is_copy: bool = False
     """Whether it is the output of another row of equal content."""
+    further: "tuple[ResultRow, ...]" = ()
+    """Further rows that the same row of the input gives."""
 
 
 @runtime_checkable

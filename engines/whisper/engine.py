@@ -4,16 +4,23 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import count
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from headrace.audio import AudioError, AudioSource, VadError
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.compilation import enable_compilation_cache
 from headrace.engines.driver import Driver
 from headrace.engines.errors import EngineError, RequestError, RowError
+from headrace.engines.whisper.channels import (
+    ChannelGathering,
+    Channels,
+    ChannelTranscriptions,
+    OnChannels,
+    reread,
+)
 from headrace.engines.whisper.config import ReturnTimestamps, Stride, TranscribeOptions, WhisperConfig
 from headrace.engines.whisper.core import WhisperCore, WindowedRequest
 from headrace.engines.whisper.intake import Arrived, Intake
@@ -24,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_CONFIG = WhisperConfig()
 DEFAULT_OPTIONS = TranscribeOptions()
+
+ResultT = TypeVar("ResultT", Transcription, ChannelTranscriptions)
 
 
 class WhisperEngine:
@@ -62,11 +71,13 @@ class WhisperEngine:
         language: str | None = None,
         task: str | None = None,
         return_timestamps: ReturnTimestamps = None,
+        channels: Channels = "mix",
         **options: Any,
-    ) -> dict[str, Any] | list[dict[str, Any]]:
+    ) -> dict[str, Any] | list[dict[str, Any]] | list[list[dict[str, Any]]]:
         """{"text", "language", "chunks": [{"text", "timestamp": (start_s, end_s)}], ...} of a recording.
 
         A list gives a list, in its order; one that cannot be decoded has text "" and an "error" there.
+        With channels="split" each recording gives a list in place of a dict, one a channel.
         What is None is taken from the row (a mapping may have "language" and "task"), then the engine's
         config, then the checkpoint. `batch_size`: most recordings in flight; `options`: further fields of
         TranscribeOptions, such as mode="sequential".
@@ -87,9 +98,13 @@ class WhisperEngine:
             **options,
         )
         self._intake.resolve(given)
+        if channels == "split":
+            return self._transcribe_channels(audio_input, given, batch_size)
+        if channels != "mix":
+            raise ValueError(f"channels is {channels!r}: it must be 'mix' or 'split'")
         if isinstance(audio_input, list | tuple):
-            return [as_dict(result) for result in self._stream(audio_input, given, batch_size)]
-        result = next(self._stream([cast(AudioSource, audio_input)], given, batch_size))
+            return [as_dict(result) for result in self._stream(self.submit, audio_input, given, batch_size)]
+        result = next(self._stream(self.submit, [cast(AudioSource, audio_input)], given, batch_size))
         if result.error is not None:
             raise AudioError(result.error.message, kind=result.error.kind)
         return as_dict(result)
@@ -111,18 +126,55 @@ class WhisperEngine:
         Raises:
           EngineError: the engine is closed or has failed.
         """
+        arrived = Arrived(audio=audio, options=options, request_id=request_id, submitted_at=time.monotonic())
         self._admission.acquire()
-        future: Future[Transcription] = Future()
+        try:
+            future = self._begin(arrived)
+        except EngineError:
+            self._admission.release()
+            raise
         future.add_done_callback(lambda _: self._admission.release())
+        return future
+
+    def submit_channels(
+        self,
+        audio: AudioSource,
+        options: TranscribeOptions = DEFAULT_OPTIONS,
+        *,
+        request_id: str,
+    ) -> "Future[ChannelTranscriptions]":
+        """As `submit`, with a transcription of each channel.
+
+        Raises:
+          EngineError: the engine is closed or has failed.
+          ValueError: the options or the config name one channel.
+        """
+        if options.channel is not None or self.config.channel is not None:
+            raise ValueError("channel is given and the channels are split: leave it out")
         submitted_at = time.monotonic()
         try:
-            arrived = Arrived(audio=audio, options=options, request_id=request_id, submitted_at=submitted_at)
-            prepared = self._intake.submit(arrived)
-        except RuntimeError:
-            self._admission.release()
-            raise EngineError("the engine is closed: make a new one") from None
-        prepared.add_done_callback(lambda prepared: self._follow(prepared, future, request_id, submitted_at))
-        return future
+            again = reread(audio)
+        except AudioError as error:
+            failed: Future[ChannelTranscriptions] = Future()
+            failed.set_result(ChannelTranscriptions(request_id=request_id, error=RowError.of(error)))
+            return failed
+
+        def begin(channel: int, on_channels: OnChannels | None) -> "Future[Transcription]":
+            return self._begin(
+                Arrived(
+                    audio=again,
+                    options=dataclasses.replace(options, channel=channel),
+                    request_id=f"{request_id}#ch{channel}",
+                    submitted_at=submitted_at,
+                    on_channels=on_channels,
+                )
+            )
+
+        self._admission.acquire()
+        gathering = ChannelGathering(begin, request_id)
+        gathering.future.add_done_callback(lambda _: self._admission.release())
+        gathering.start()
+        return gathering.future
 
     def metrics(self) -> dict[str, float]:
         """Counters that only grow, and the seconds that loading and compiling took."""
@@ -139,18 +191,44 @@ class WhisperEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _begin(self, arrived: Arrived) -> "Future[Transcription]":
+        """A future of the transcription, whatever is in flight."""
+        future: Future[Transcription] = Future()
+        try:
+            prepared = self._intake.submit(arrived)
+        except RuntimeError:
+            raise EngineError("the engine is closed: make a new one") from None
+        prepared.add_done_callback(lambda prepared: self._follow(prepared, future, arrived))
+        return future
+
+    def _transcribe_channels(
+        self, audio_input: AudioSource | Sequence[AudioSource], given: TranscribeOptions, limit: int | None
+    ) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
+        many = isinstance(audio_input, list | tuple)
+        sources = audio_input if many else [cast(AudioSource, audio_input)]
+        results = list(self._stream(self.submit_channels, sources, given, limit))
+        if many:
+            return [channel_dicts(result) for result in results]
+        if results[0].error is not None:
+            raise AudioError(results[0].error.message, kind=results[0].error.kind)
+        return channel_dicts(results[0])
+
     def _stream(
-        self, sources: Sequence[AudioSource], options: TranscribeOptions, in_flight: int | None
-    ) -> Iterator[Transcription]:
-        """Transcriptions in the sources' order, some of them submitted ahead."""
+        self,
+        submit: "Callable[..., Future[ResultT]]",
+        sources: Sequence[AudioSource],
+        options: TranscribeOptions,
+        in_flight: int | None,
+    ) -> Iterator[ResultT]:
+        """Results in the sources' order, some of the sources submitted ahead."""
         limit = in_flight or 2 * self.num_slots
         call = next(self._numbers)
-        futures: list[Future[Transcription]] = []
+        futures: list[Future[ResultT]] = []
         for index, source in enumerate(sources):
             if index >= limit:
                 yield futures[index - limit].result()
             row = options.over(_row_options(source))
-            futures.append(self.submit(source, row, request_id=f"call-{call}-{index}"))
+            futures.append(submit(source, row, request_id=f"call-{call}-{index}"))
         for future in futures[-limit:]:
             yield future.result()
 
@@ -158,8 +236,7 @@ class WhisperEngine:
         self,
         prepared: "Future[Future[Transcription]]",
         future: "Future[Transcription]",
-        request_id: str,
-        submitted_at: float,
+        arrived: Arrived,
     ) -> None:
         """Passes the outcome of the audio thread, then that of the driver, on to the caller's future."""
 
@@ -172,9 +249,9 @@ class WhisperEngine:
             else:
                 future.set_result(
                     Transcription(
-                        request_id=request_id,
+                        request_id=arrived.request_id,
                         error=_row_error(error),
-                        latency_s=time.monotonic() - submitted_at,
+                        latency_s=time.monotonic() - arrived.submitted_at,
                     )
                 )
 
@@ -199,6 +276,17 @@ def as_dict(result: Transcription) -> dict[str, Any]:
         "quality_flags": list(result.quality_flags),
         "error": None if result.error is None else result.error.message,
     }
+
+
+def channel_dicts(result: ChannelTranscriptions) -> list[dict[str, Any]]:
+    """A recording's channels as `as_dict` gives them, each with its "channel".
+
+    One with "channel" None is there where the recording itself could not be decoded.
+    """
+    if result.error is not None:
+        failed = Transcription(request_id=result.request_id, error=result.error)
+        return [{"channel": None, **as_dict(failed)}]
+    return [{"channel": channel, **as_dict(each)} for channel, each in enumerate(result.channels)]
 
 
 def _row_options(source: AudioSource) -> TranscribeOptions:

@@ -23,6 +23,7 @@ from headrace.audio import (
 )
 from headrace.engines.driver import Driver
 from headrace.engines.errors import EngineError, RequestError
+from headrace.engines.whisper.channels import OnChannels
 from headrace.engines.whisper.config import TranscribeOptions, WhisperConfig
 from headrace.engines.whisper.core import WindowedRequest
 from headrace.engines.whisper.feed import Account, AudioRoom, Clip, ClipFeed, SampleFeed, UnwantedError
@@ -50,6 +51,8 @@ class Arrived:
     """As submitted."""
     submitted_at: float
     """time.monotonic() of the submit."""
+    on_channels: OnChannels | None = None
+    """Told the number of channels once the first samples are decoded."""
 
 
 class Intake:
@@ -118,7 +121,7 @@ class Intake:
 
         try:
             with self._turns:
-                reading = Reading(channel=options.channel)
+                reading = Reading(channel=options.channel, on_channels=arrived.on_channels)
                 cutter.end(stream_audio(arrived.audio, deliver, options=reading))
             return delivery.finish()
         except UnwantedError:

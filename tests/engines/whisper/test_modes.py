@@ -1,12 +1,14 @@
 """Chunked, sequential and VAD windows on speech with silence, repetition and prompts around it."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
-from headrace.audio import load_audio
+from headrace.audio import AudioError, load_audio
 from headrace.engines.whisper import TranscribeOptions, WhisperConfig, WhisperEngine
 
 MODES = [{}, {"mode": "sequential"}, {"vad": True}]
@@ -96,3 +98,37 @@ def test_detection_keeps_to_the_languages_named(random_whisper):
     config = WhisperConfig(languages=("german", "fr"), batch_size=2, max_length=12, dtype="float32")
     with WhisperEngine(random_whisper(), config) as engine:
         assert engine.transcribe(sound)["language"] in ("de", "fr", None)
+
+
+def test_each_channel_of_a_call_is_a_result_of_its_own(tiny_en: WhisperEngine, speech):
+    sound, other = speech("TTS__LJ001-0008.wav"), speech("DeepSpeech__LDC93S1.wav")
+    longer = np.zeros((3, max(len(sound), len(other))), np.float32)
+    longer[0, : len(sound)], longer[2, : len(other)] = sound, other
+    call = {"array": longer, "sampling_rate": 16_000}
+    channels = tiny_en.transcribe(call, channels="split")
+    assert [each["channel"] for each in channels] == [0, 1, 2]
+    assert plain(channels[0]["text"]) == SENTENCE
+    assert channels[1]["text"] == ""
+    assert channels[2]["text"] == tiny_en.transcribe(call, channel=2)["text"]
+    several = tiny_en.transcribe([call, sound, b"nothing"], channels="split")
+    assert [len(each) for each in several] == [3, 1, 1]
+    assert several[0] == channels
+    assert (several[2][0]["channel"], several[2][0]["text"]) == (None, "")
+    assert several[2][0]["error"]
+    with pytest.raises(AudioError):
+        tiny_en.transcribe(b"nothing", channels="split")
+    with pytest.raises(ValueError, match="leave it out"):
+        tiny_en.transcribe(call, channels="split", channel=1)
+
+
+def test_a_broken_channel_leaves_the_other_its_text_and_a_stream_is_read_once(tiny_en: WhisperEngine, speech):
+    sound = speech("TTS__LJ001-0008.wav")
+    broken = np.stack([sound, sound])
+    broken[0, -1] = np.nan
+    first, second = tiny_en.transcribe({"array": broken, "sampling_rate": 16_000}, channels="split")
+    assert "NaN" in first["error"]
+    assert plain(second["text"]) == SENTENCE
+    content = io.BytesIO()
+    soundfile.write(content, np.stack([np.zeros_like(sound), sound], axis=1), 16_000, format="WAV")
+    content.seek(0)
+    assert [plain(each["text"]) for each in tiny_en.transcribe(content, channels="split")] == ["", SENTENCE]
