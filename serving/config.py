@@ -37,6 +37,8 @@ class ServeConfig(Serializable):
     """Most seconds that requests in flight may take to end after SIGTERM."""
     dtype: str = "bfloat16"
     """Precision of weights and activations: auto, bfloat16 or float32."""
+    deterministic: bool = False
+    """A text depends on nothing but its own request, whatever else is asked meanwhile; somewhat slower."""
     max_num_seqs: int | None = None
     """Most sequences that are decoded together (default: chosen by the engine)."""
     max_model_len: int | None = None

@@ -103,4 +103,4 @@ class HostedModels:
             return WhisperEngine(spec, WhisperConfig(dtype=config.dtype))
         chosen = {"max_num_seqs": config.max_num_seqs, "max_model_len": config.max_model_len}
         given = {name: value for name, value in chosen.items() if value is not None}
-        return LLM(spec, EngineConfig.of(dtype=config.dtype, **given))
+        return LLM(spec, EngineConfig.of(dtype=config.dtype, deterministic=config.deterministic, **given))

@@ -1,17 +1,22 @@
 """A server over the tiny model, on a port of its own, and the real OpenAI client."""
 
+import os
 import socket
+import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
-import uvicorn
 
 from headrace.serving import Application, ServeConfig, create_app
+from headrace.serving.server import make_server
 from tests.engines.llm.conftest import tiny_model
 
 __all__ = ["tiny_model"]
@@ -34,12 +39,9 @@ class Served:
 
     def __init__(self, config: ServeConfig) -> None:
         self.app: Application = create_app(config)
-        self.url = f"http://{config.host}:{config.port}"
-        self.server = uvicorn.Server(
-            uvicorn.Config(
-                self.app.asgi, host=config.host, port=config.port, log_level="error", lifespan="on"
-            )
-        )
+        scheme = "http" if config.tls_cert_file is None else "https"
+        self.url = f"{scheme}://{config.host}:{config.port}"
+        self.server = make_server(config, self.app)
         self.thread = threading.Thread(target=self.server.run)
 
     def __enter__(self) -> "Served":
@@ -51,11 +53,11 @@ class Served:
         self.thread.join(60)
         assert not self.thread.is_alive(), "the server hangs"
 
-    def wait(self) -> None:
+    def wait(self, verify: ssl.SSLContext | bool = True) -> None:
         """Until the models are loaded."""
         for _ in range(3000):
             try:
-                if httpx.get(f"{self.url}/readiness").status_code == 200:
+                if httpx.get(f"{self.url}/readiness", verify=verify).status_code == 200:
                     return
             except httpx.ConnectError:
                 pass
@@ -81,6 +83,30 @@ def serve_config(model: Path, **changes) -> ServeConfig:
         "max_model_len": 256,
     }
     return ServeConfig(**(settings | changes))
+
+
+@contextmanager
+def server_process(model: Path, *options: str) -> Iterator[tuple[subprocess.Popen, str]]:
+    """`headrace serve` in a process of its own once its model is loaded, and its address."""
+    port = free_port()
+    given = ["--model", str(model), "--served-model-name", "tiny", "--port", str(port), "--dtype", "float32"]
+    sizes = ["--max-num-seqs", "8", "--max-model-len", "256", *options]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "headrace.jobs", "serve", *given, *sizes], env=os.environ
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            try:
+                if httpx.get(f"{url}/readiness").status_code == 200:
+                    break
+            except httpx.ConnectError:
+                assert running.poll() is None, "the server has ended"
+            time.sleep(0.1)
+        yield running, url
+    finally:
+        running.kill()
+        running.wait()
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,8 @@
 """States, keys, limits and shut-down of the server."""
 
-import os
-import signal
+import shutil
+import ssl
 import subprocess
-import sys
 import threading
 import time
 
@@ -13,6 +12,7 @@ import pytest
 
 from headrace.engines import ConfigError
 from headrace.serving import ServeConfig
+from headrace.serving.server import metrics_server
 from tests.serving.conftest import Served, free_port, serve_config
 
 ASK = {"model": "tiny", "prompt": "ab", "max_tokens": 200, "ignore_eos": True}
@@ -81,49 +81,25 @@ def test_what_cannot_be_served_is_refused_by_name():
             ServeConfig(**values)
 
 
-@pytest.mark.slow
-def test_sigterm_under_load_drains_and_metrics_count(chat_model):
-    port, metrics_port = free_port(), free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "headrace.jobs",
-        "serve",
-        "--model",
-        str(chat_model),
-        "--port",
-        str(port),
-    ]
-    options = ["--served-model-name", "tiny", "--metrics-port", str(metrics_port), "--dtype", "float32"]
-    sizes = ["--max-num-seqs", "8", "--max-model-len", "256"]
-    running = subprocess.Popen([*command, *options, *sizes], env=os.environ)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        for _ in range(3000):
-            try:
-                if httpx.get(f"{url}/readiness").status_code == 200:
-                    break
-            except httpx.ConnectError:
-                pass
-            time.sleep(0.1)
-        ended = []
-
-        def stream() -> None:
-            asked = ASK | {"stream": True}
-            with httpx.stream("POST", f"{url}/v1/completions", json=asked, timeout=60) as answer:
-                ended.append([line for line in answer.iter_lines() if line][-1])
-
-        threads = [threading.Thread(target=stream) for _ in range(16)]
-        for thread in threads:
-            thread.start()
-        time.sleep(1.0)
-        metrics = httpx.get(f"http://127.0.0.1:{metrics_port}/metrics").text
-        assert "headrace_http_requests_total" in metrics
-        assert 'headrace_completion_tokens_total{model="tiny"}' in metrics
-        running.send_signal(signal.SIGTERM)
-        for thread in threads:
-            thread.join(60)
-        assert ended == ["data: [DONE]"] * 16
-        assert running.wait(60) == 0
-    finally:
-        running.kill()
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+def test_https_is_served_beside_a_metrics_port(chat_model, tmp_path):
+    certificate, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    port = free_port()
+    config = serve_config(chat_model, tls_cert_file=certificate, tls_key_file=key, metrics_port=port)
+    trusted = ssl.create_default_context(cafile=certificate)
+    with Served(config) as running, metrics_server(config, running.app):
+        running.wait(trusted)
+        asked = ASK | {"max_tokens": 3}
+        answer = httpx.post(f"{running.url}/v1/completions", json=asked, verify=trusted, timeout=60)
+        assert answer.json()["usage"]["completion_tokens"] == 3
+        with pytest.raises(httpx.ConnectError, match="certificate"):
+            httpx.get(f"{running.url}/liveness")
+        metrics = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        counted = 'headrace_http_requests_total{path="/v1/completions",status="200"} 1.0'
+        assert counted in metrics
+        assert 'headrace_completion_tokens_total{model="tiny"} 3.0' in metrics
+    with metrics_server(serve_config(chat_model), running.app), pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/metrics")
