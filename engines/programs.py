@@ -12,11 +12,9 @@ import jax
 
 from headrace.engines.compilation_config import CompilationConfig, compiler_options
 from headrace.engines.errors import EngineError
+from headrace.engines.program_store import ProgramStore, Signature, program_signature
 
 logger = logging.getLogger(__name__)
-
-Signature = tuple[tuple[str, tuple[int, ...], str], ...]
-"""Name, shape and dtype of each argument that a dispatch brings along."""
 
 
 class ProgramKey(NamedTuple):
@@ -35,7 +33,8 @@ class Programs:
     """The compiled programs of one engine.
 
     `lower` traces a program for given arguments; `example` gives the arguments that a bucket foresees. A
-    program is compiled by a worker, or by the thread that needs it first.
+    program is compiled by a worker, or by the thread that needs it first; what `store` holds is read there
+    and neither traced nor compiled.
     """
 
     def __init__(
@@ -44,11 +43,13 @@ class Programs:
         plan: Iterable[ProgramKey],
         lower: Callable[[ProgramKey, Mapping[str, Any]], jax.stages.Lowered],
         example: Callable[[ProgramKey], Mapping[str, Any]],
+        store: ProgramStore | None = None,
     ) -> None:
         self._config = config
         self._plan = tuple(plan)
         self._lower = lower
         self._example = example
+        self._store = store
         self._compiled: OrderedDict[tuple[ProgramKey, Signature], Future[jax.stages.Compiled]] = OrderedDict()
         self._signatures: dict[ProgramKey, Signature] = {}
         self._lock = threading.RLock()
@@ -56,6 +57,7 @@ class Programs:
         self._is_warm = False
         self.compile_s = 0.0
         self.num_compiles = 0
+        self.num_loads = 0
         self.num_late_compiles = 0
         self.num_evictions = 0
 
@@ -78,7 +80,7 @@ class Programs:
           EngineError: it would have to be compiled, the shapes are strict, and the plan has no such shape or
             is compiled already.
         """
-        name = (key, _signature(arguments))
+        name = (key, program_signature(arguments))
         with self._lock:
             future = self._compiled.get(name)
             is_new = future is None
@@ -87,7 +89,7 @@ class Programs:
                 if self._is_warm:
                     self.num_late_compiles += 1
                     logger.warning("a compile after warm-up: %s", key)
-                future = self._store(name)
+                future = self._reserve(name)
             self._compiled.move_to_end(name)
         if is_new:
             self._compile(key, arguments, future)
@@ -108,7 +110,7 @@ class Programs:
                     continue
                 if self._workers is None:
                     self._workers = ThreadPoolExecutor(self._config.num_compile_workers, "headrace-compile")
-                self._workers.submit(self._compile, key, self._example(key), self._store(name))
+                self._workers.submit(self._compile, key, self._example(key), self._reserve(name))
                 new.append(key)
         return new
 
@@ -130,10 +132,10 @@ class Programs:
 
     def _foreseen(self, key: ProgramKey) -> Signature:
         if key not in self._signatures:
-            self._signatures[key] = _signature(self._example(key))
+            self._signatures[key] = program_signature(self._example(key))
         return self._signatures[key]
 
-    def _store(self, name: tuple[ProgramKey, Signature]) -> "Future[jax.stages.Compiled]":
+    def _reserve(self, name: tuple[ProgramKey, Signature]) -> "Future[jax.stages.Compiled]":
         future = self._compiled[name] = Future()
         for old, program in list(self._compiled.items()):
             if len(self._compiled) <= self._config.max_programs:
@@ -149,19 +151,30 @@ class Programs:
     ) -> None:
         started_s = time.monotonic()
         try:
-            lowered = self._lower(key, arguments)
-            program = lowered.compile(compiler_options=compiler_options(self._config))
+            program, is_new = self._load_or_compile(key, arguments)
         except BaseException as error:
             future.set_exception(error)
             raise
         seconds = time.monotonic() - started_s
         with self._lock:
-            self.num_compiles += 1
+            self.num_compiles += is_new
+            self.num_loads += not is_new
             self.compile_s += seconds
-            count = self.num_compiles
+            count = self.num_compiles + self.num_loads
             future.set_result(program)
             self._note_warm()
-        logger.info("compiled %s: %.1f s (program %d of %d)", key, seconds, count, len(self._plan))
+        done = "compiled" if is_new else "read"
+        logger.info("%s %s: %.1f s (program %d of %d)", done, key, seconds, count, len(self._plan))
+
+    def _load_or_compile(
+        self, key: ProgramKey, arguments: Mapping[str, Any]
+    ) -> tuple[jax.stages.Compiled, bool]:
+        def compile_() -> jax.stages.Compiled:
+            return self._lower(key, arguments).compile(compiler_options=compiler_options(self._config))
+
+        if self._store is None:
+            return compile_(), True
+        return self._store.get(str(key), program_signature(arguments), compile_)
 
     def _note_warm(self) -> None:
         names = {name[0] for name, each in self._compiled.items() if each.done()}
@@ -185,11 +198,3 @@ class Programs:
                 )
         if self._is_warm:
             raise EngineError(f"{key} would be compiled after warm-up: raise max_programs")
-
-
-def _signature(arguments: Mapping[str, Any]) -> Signature:
-    leaves = jax.tree_util.tree_leaves_with_path(arguments)
-    return tuple(
-        (jax.tree_util.keystr(path, simple=True, separator="."), tuple(each.shape), str(each.dtype))
-        for path, each in leaves
-    )

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from headrace.engines import native
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
-from headrace.engines.compilation import enable_compilation_cache
 from headrace.engines.errors import ConfigError
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.engine import LLMEngine
@@ -67,7 +66,6 @@ def assemble(
       ModelError: the model cannot be found, read or run.
       ConfigError: the configuration does not fit the model or the memory.
     """
-    enable_compilation_cache(config.compilation.cache_dir)
     checkpoint = open_checkpoint(model) if isinstance(model, str) else model
     if replaced.hf_overrides is not None:
         checkpoint = checkpoint.with_config(_override(checkpoint.config, replaced.hf_overrides))

@@ -122,6 +122,7 @@ class LLMEngine:
             "dispatches": self._runner.num_dispatches,
             "padding_tokens": self._runner.padding_tokens,
             "compiles": programs.num_compiles,
+            "programs_read": programs.num_loads,
             "late_compiles": programs.num_late_compiles,
             "evicted_programs": programs.num_evictions,
             "compile_s": programs.compile_s,

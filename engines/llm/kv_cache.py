@@ -131,7 +131,16 @@ def choose_num_pages(model: ModelConfig, config: EngineConfig, max_model_len: in
         )
     typical_row = -(-min(max_model_len, TYPICAL_ROW_TOKENS) // config.cache.page_size)
     useful = max(config.scheduler.max_num_seqs * typical_row, pages_per_row)
-    return min(useful + 1, affordable)
+    return min(useful + 1, max(pages_per_row + 1, _steady(affordable)))
+
+
+def _steady(count: int) -> int:
+    """Rounded down by at most an eighth: the same from start to start, so that compiled programs fit.
+
+    e.g. 1000 -> 960, 1023 -> 960, 1024 -> 1024
+    """
+    step = 1 << max(count.bit_length() - 4, 0)
+    return count // step * step
 
 
 def free_memory_bytes() -> int:

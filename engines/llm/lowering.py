@@ -1,6 +1,7 @@
 """The device programs as they are compiled: traced for a bucket and a variant, before any row is there."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.llm.attention import choose_backend
 from headrace.engines.llm.batch import (
     DecodeBatch,
@@ -28,6 +30,7 @@ from headrace.engines.llm.programs import choose, decode_burst, decode_scores, p
 from headrace.engines.llm.prompt_scores import pack_spans, score_prompts
 from headrace.engines.llm.shapes import Shapes
 from headrace.engines.llm.variants import COPY_PAGES, Variant
+from headrace.engines.program_store import program_signature
 from headrace.engines.programs import ProgramKey
 
 StopIds = list[tuple[int, ...]]
@@ -42,6 +45,7 @@ class Lowering:
         self._config = config
         self._shapes = shapes
         backend = choose_backend(config.attention_backend, decoder.config.head_dim, config.cache)
+        self._backend = backend
         self._has_native_head = has_native_head(decoder, backend)
         # Workers trace while the engine's thread donates the cache: they are given shapes alone.
         self.weights, self._cache = jax.tree.map(shape_of, (weights, cache))
@@ -95,6 +99,19 @@ class Lowering:
         if key.kind == "prefill logits":
             return arguments
         return {**arguments, "extras": self._no_extras(num_rows, key.variant)}
+
+    def made_from(self) -> dict[str, str]:
+        """All that a program depends on beside its key and its arguments."""
+        options = CompilationConfig(xla_options=self._config.compilation.xla_options)
+        return {
+            "engine": "text",
+            "model": repr(self._model),
+            "engine config": repr(replace(self._config, compilation=options)),
+            "shapes": repr(self._shapes),
+            "backend": self._backend,
+            "weights": repr(program_signature(self.weights)),
+            "pages": repr(program_signature(self._cache)),
+        }
 
     def sizes(self, num_tokens: int) -> PackedPrefill:
         """Sizes of a prefill of so many tokens."""

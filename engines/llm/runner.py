@@ -40,6 +40,7 @@ from headrace.engines.llm.variants import (
     needs_of,
     programs_for,
 )
+from headrace.engines.program_store import open_program_store
 from headrace.engines.programs import ProgramKey, Programs
 
 SMALL_BUCKETS_AFTER_S = 10.0
@@ -85,7 +86,13 @@ class Runner:
         self._seen: dict[Needs, None] = {}
         self._lowering = Lowering(decoder, self._cache, config, self.shapes)
         plan = programs_for(self.shapes, [PLAIN_NEEDS])
-        self.programs = Programs(config.compilation, plan, self._lowering.lower, self._lowering.example)
+        self.programs = Programs(
+            config.compilation,
+            plan,
+            self._lowering.lower,
+            self._lowering.example,
+            open_program_store(config.compilation.cache_dir, self._lowering.made_from()),
+        )
 
     def announce(self, requests: Sequence[LLMRequest]) -> None:
         """Foresees the programs of rows like these, beside those that were announced before."""

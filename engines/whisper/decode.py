@@ -1,17 +1,16 @@
 """The token loop on the device: slots that hold one window each, and the programs that move them on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int32, PyTree, UInt32
+from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from headrace.audio import log_mel_batch
-from headrace.engines.whisper.alignment import Attended, Heads, Known, attend_to_frames
+from headrace.engines.whisper.alignment import Heads
 from headrace.engines.whisper.attention import Frames, LayerKV
 from headrace.engines.whisper.config import ModelDims
 from headrace.engines.whisper.logit_rules import History, LogitRule, OnlyLanguages
@@ -202,37 +201,6 @@ def decode_step(model: WhisperModel, read: Read, burst: Burst, decoding: Decodin
     )
     sampled, logprob = _sample(logits, rows, decoding)
     return Burst(append(rows, sampled, logprob, decoding.special), caches, burst.step + 1)
-
-
-def programs(model: WhisperModel, decoding: Decoding) -> "Programs":
-    """The jitted programs, over the model's parameters as a plain pytree."""
-    graph, params = nnx.split(model)
-
-    def admit_program(params: PyTree, slots: Slots, arrival: Arrival) -> Slots:
-        return admit(nnx.merge(graph, params), slots, arrival)
-
-    def burst_program(params: PyTree, slots: Slots, min_active: Int32[Array, ""], num_rows: int) -> Slots:
-        return decode_burst(nnx.merge(graph, params), slots, min_active, num_rows, decoding)
-
-    def align_program(params: PyTree, crosses: tuple[LayerKV, ...], known: Known) -> Attended:
-        decoder = nnx.merge(graph, params).decoder
-        return attend_to_frames(decoder, crosses, known, decoding.alignment_heads, decoding.special.eot)
-
-    return Programs(
-        params=params,
-        admit=jax.jit(admit_program, donate_argnums=1),
-        burst=jax.jit(burst_program, donate_argnums=1, static_argnums=3),
-        restart=jax.jit(restart, donate_argnums=0),
-        align=jax.jit(align_program),
-    )
-
-
-class Programs(NamedTuple):
-    params: PyTree
-    admit: Callable
-    burst: Callable
-    restart: Callable
-    align: Callable
 
 
 def _enter(rows: Rows, arrival: Arrival) -> Rows:

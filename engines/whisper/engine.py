@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 
 from headrace.audio import AudioError, AudioSource, VadError
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
-from headrace.engines.compilation import enable_compilation_cache
 from headrace.engines.driver import Driver
 from headrace.engines.errors import EngineError, RequestError, RowError
 from headrace.engines.whisper.channels import (
@@ -46,7 +45,6 @@ class WhisperEngine:
     """
 
     def __init__(self, model: str | Checkpoint, config: WhisperConfig = DEFAULT_CONFIG) -> None:
-        enable_compilation_cache()
         started = time.monotonic()
         checkpoint = open_checkpoint(model) if isinstance(model, str) else model
         loaded = load(checkpoint, config)
@@ -178,12 +176,14 @@ class WhisperEngine:
 
     def metrics(self) -> dict[str, float]:
         """Counters that only grow, and the seconds that loading and compiling took."""
-        return {**self._core.counters, **self._runner.counters, **self._times}
+        compiles = {"compiles": float(self._runner.num_compiles)}
+        return {**self._core.counters, **self._runner.counters, **compiles, **self._times}
 
     def close(self) -> None:
         """Finishes what was submitted, then frees the engine's threads."""
         self._intake.close()
         self._driver.stop()
+        self._runner.close()
 
     def __enter__(self) -> "WhisperEngine":
         return self

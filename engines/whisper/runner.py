@@ -1,35 +1,29 @@
 """Moves the decoder's slots on the device: admits windows, runs bursts, reads back what has finished."""
 
-import logging
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.stages import Compiled
 
 from headrace.engines.buckets import growing_buckets, pick_bucket
+from headrace.engines.compilation_config import AUTO, CompilationConfig
+from headrace.engines.program_store import open_program_store
+from headrace.engines.programs import ProgramKey, Programs
 from headrace.engines.whisper.alignment import Attended, Known
 from headrace.engines.whisper.decode import (
     Arrival,
     Decoding,
     Restart,
     Rows,
-    Slots,
     empty_slots,
-    programs,
 )
+from headrace.engines.whisper.lowering import FRAME_SAMPLES, Lowering
 from headrace.engines.whisper.model import WhisperModel
 from headrace.engines.whisper.repetition import LOOP_TOKENS_PER_S
 
-logger = logging.getLogger(__name__)
-
-FRAME_SAMPLES = 320
-"""Samples of one frame of the encoder's output: 20 ms."""
 MARGIN_FRAMES = 150
 """Silence after a short window's audio, 3 s: without it the decoder repeats the last words."""
 SPARE_TOKENS = 32
@@ -86,19 +80,36 @@ class Runner:
     ) -> None:
         self.encoder_batch = encoder_batch
         self.counters: dict[str, float] = dict.fromkeys(
-            ("dispatches", "compiles", "encoder_padding", "encoded_frames"), 0.0
+            ("dispatches", "encoder_padding", "encoded_frames"), 0.0
         )
         self._decoding = decoding
         self._max_tokens_per_s = max_tokens_per_s
         self._slots = empty_slots(model, decoding)
         self._restarts: dict[int, float] = {}
         self._jobs: dict[int, Job] = {}
-        self._aligns: dict[int, Compiled] = {}
-        self._compile(model)
+        lowering = Lowering(model, self._slots, decoding, encoder_batch)
+        self._params, plan = lowering.params, lowering.plan()
+        self._programs = Programs(
+            CompilationConfig(num_compile_workers=len(plan)),
+            plan,
+            lowering.lower,
+            lowering.example,
+            open_program_store(AUTO, lowering.made_from()),
+        )
+        self._programs.precompile()
 
     @property
     def num_slots(self) -> int:
         return self._decoding.num_slots
+
+    @property
+    def num_compiles(self) -> int:
+        """Programs that were compiled, and not read from the store."""
+        return self._programs.num_compiles
+
+    def close(self) -> None:
+        """Frees the threads that compile."""
+        self._programs.close()
 
     def admit(self, jobs: Sequence[Job]) -> None:
         """Encodes at most `encoder_batch` windows into their slots, those of one context in one dispatch."""
@@ -110,7 +121,9 @@ class Runner:
             self.counters["encoder_padding"] += len(filled) - len(group)
             self.counters["encoded_frames"] += context * len(filled)
             self.counters["dispatches"] += 1
-            self._slots = self._admits[context](self._params, self._slots, self._arrival(filled, context))
+            arguments = {"arrival": self._arrival(filled, context)}
+            program = self._programs.get(ProgramKey("admit", context), arguments)
+            self._slots = program(self._params, self._slots, **arguments)
             self._jobs.update((job.slot, job) for job in group)
 
     def restart(self, job: Job, temperature: float) -> None:
@@ -131,12 +144,11 @@ class Runner:
             context=jnp.int32(self.context(job)),
             slot=jnp.int32(job.slot),
         )
-        crosses = self._slots.crosses
-        if len(padded) not in self._aligns:
-            self._aligns[len(padded)] = self._jitted.align.lower(self._params, crosses, known).compile()
-            self.counters["compiles"] += 1
+        key = ProgramKey("align", len(padded))
+        self._programs.expect([key])  # only jobs that want words' times need it
         self.counters["dispatches"] += 1
-        return jax.device_get(self._aligns[len(padded)](self._params, crosses, known))
+        program = self._programs.get(key, {"known": known})
+        return jax.device_get(program(self._params, self._slots.crosses, known=known))
 
     def stop(self, slot: int) -> None:
         """Forgets a slot's row; it may run on until a new one takes its place."""
@@ -152,8 +164,10 @@ class Runner:
             self._dispatch_restarts()
         spare = max(1, self.num_slots // 8) if can_refill else self.num_slots
         min_active = max(1, len(self._jobs) - spare + 1)
-        burst = next(self._bursts[size] for size in self._decoding.row_sizes if size > max(self._jobs))
-        self._slots = burst(self._params, self._slots, jnp.int32(min_active))
+        size = next(size for size in self._decoding.row_sizes if size > max(self._jobs))
+        arguments = {"min_active": np.int32(min_active)}
+        program = self._programs.get(ProgramKey("burst", size), arguments)
+        self._slots = program(self._params, self._slots, **arguments)
         self.counters["dispatches"] += 1
         rows = jax.device_get(self._slots.rows)
         finished = [slot for slot in sorted(self._jobs) if rows.finished[slot]]
@@ -167,8 +181,9 @@ class Runner:
             chosen[slot], temperature[slot] = True, value
             prompt_len[slot] = self._jobs[slot].num_forced
         self._restarts.clear()
-        restart = Restart(jnp.asarray(chosen), jnp.asarray(temperature), jnp.asarray(prompt_len))
-        rows = self._restart(self._slots.rows, restart)
+        arguments = {"restart": Restart(*map(jnp.asarray, (chosen, temperature, prompt_len)))}
+        program = self._programs.get(ProgramKey("restart", self.num_slots), arguments)
+        rows = program(self._slots.rows, **arguments)
         self._slots = self._slots._replace(rows=rows)
         self.counters["dispatches"] += 1
 
@@ -226,27 +241,3 @@ class Runner:
             temperature=round(float(rows.temperature[slot]), 6),
             with_timestamps=bool(rows.with_timestamps[slot]),
         )
-
-    def _compile(self, model: WhisperModel) -> None:
-        """Compiles every program for its one shape, side by side; a later compile is not possible."""
-        started = time.monotonic()
-        self._jitted = jitted = programs(model, self._decoding)
-        self._params = jitted.params
-        silence = Job(slot=0, waveform=np.zeros(0, np.float32), prompt=(0,), with_timestamps=False, number=0)
-        contexts = self._decoding.contexts
-        arrivals = [self._arrival([silence] * self.encoder_batch, context) for context in contexts]
-        number = jnp.zeros(self.num_slots, jnp.int32)
-        nothing = Restart(number > 0, number.astype(jnp.float32), number)
-        slots: Slots = self._slots
-        sizes = self._decoding.row_sizes
-        lowered = (
-            jitted.restart.lower(slots.rows, nothing),
-            *(jitted.admit.lower(self._params, slots, arrival) for arrival in arrivals),
-            *(jitted.burst.lower(self._params, slots, jnp.int32(1), size) for size in sizes),
-        )
-        with ThreadPoolExecutor(len(lowered)) as pool:
-            self._restart, *compiled = pool.map(lambda program: program.compile(), lowered)
-        self._admits = dict(zip(contexts, compiled[: len(contexts)], strict=True))
-        self._bursts = dict(zip(sizes, compiled[len(contexts) :], strict=True))
-        self.counters["compiles"] += len(lowered)
-        logger.info("whisper programs compiled in: %.1f s", time.monotonic() - started)

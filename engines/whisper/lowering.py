@@ -1,0 +1,117 @@
+"""The device programs as they are compiled: traced for a bucket, before any recording is there."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Int32, PyTree
+
+from headrace.engines.program_store import program_signature
+from headrace.engines.programs import ProgramKey
+from headrace.engines.whisper.alignment import Attended, Known, attend_to_frames
+from headrace.engines.whisper.attention import LayerKV
+from headrace.engines.whisper.decode import (
+    Arrival,
+    Decoding,
+    Restart,
+    Slots,
+    admit,
+    decode_burst,
+    restart,
+)
+from headrace.engines.whisper.model import WhisperModel
+
+FRAME_SAMPLES = 320
+"""Samples of one frame of the encoder's output: 20 ms."""
+
+
+class Lowering:
+    """Traces the programs of one model: admit by frames, burst by rows, restart, align by tokens."""
+
+    def __init__(self, model: WhisperModel, slots: Slots, decoding: Decoding, encoder_batch: int) -> None:
+        graph, self.params = nnx.split(model)
+        self._decoding = decoding
+        self._encoder_batch = encoder_batch
+        self._backend = type(model.decoder.layers[0].backend).__name__
+        # Workers trace while the engine's thread donates the slots: they are given shapes alone.
+        self._params, self._slots = jax.tree.map(_shape_of, (self.params, slots))
+
+        def admit_program(params: PyTree, slots: Slots, arrival: Arrival) -> Slots:
+            return admit(nnx.merge(graph, params), slots, arrival)
+
+        def burst_program(params: PyTree, slots: Slots, min_active: Int32[Array, ""], num_rows: int) -> Slots:
+            return decode_burst(nnx.merge(graph, params), slots, min_active, num_rows, decoding)
+
+        def align_program(params: PyTree, crosses: tuple[LayerKV, ...], known: Known) -> Attended:
+            decoder = nnx.merge(graph, params).decoder
+            return attend_to_frames(decoder, crosses, known, decoding.alignment_heads, decoding.special.eot)
+
+        self._admit = jax.jit(admit_program, donate_argnames="slots")
+        self._burst = jax.jit(burst_program, donate_argnames="slots", static_argnames="num_rows")
+        self._restart = jax.jit(restart, donate_argnums=0)
+        self._align = jax.jit(align_program)
+
+    def plan(self) -> list[ProgramKey]:
+        """What every job needs."""
+        admits = [ProgramKey("admit", frames) for frames in self._decoding.contexts]
+        bursts = [ProgramKey("burst", rows) for rows in self._decoding.row_sizes]
+        return [*admits, *bursts, ProgramKey("restart", self._decoding.num_slots)]
+
+    def lower(self, key: ProgramKey, arguments: Mapping[str, Any]) -> jax.stages.Lowered:
+        """The traced program of a bucket for these arguments."""
+        match key.kind:
+            case "admit":
+                return self._admit.lower(self._params, self._slots, **arguments)
+            case "burst":
+                return self._burst.lower(self._params, self._slots, num_rows=key.size, **arguments)
+            case "restart":
+                return self._restart.lower(self._slots.rows, **arguments)
+            case _:
+                return self._align.lower(self._params, self._slots.crosses, **arguments)
+
+    def example(self, key: ProgramKey) -> dict[str, Any]:
+        """Arguments of the shapes that a bucket has."""
+        number: Any = jax.ShapeDtypeStruct((), jnp.int32)
+        match key.kind:
+            case "admit":
+                return {"arrival": self._arrival(key.size)}
+            case "burst":
+                return {"min_active": number}
+            case "restart":
+                shape = (self._decoding.num_slots,)
+                fields: Any = [
+                    jax.ShapeDtypeStruct(shape, each) for each in (jnp.bool, jnp.float32, jnp.int32)
+                ]
+                return {"restart": Restart(*fields)}
+            case _:
+                tokens: Any = jax.ShapeDtypeStruct((key.size,), jnp.int32)
+                return {"known": Known(tokens, number, number, number, number)}
+
+    def _arrival(self, num_frames: int) -> Arrival:
+        rows = (self._encoder_batch,)
+        others = {
+            "waveform": ((*rows, num_frames * FRAME_SAMPLES), jnp.float32),
+            "tokens": ((*rows, self._decoding.max_length), jnp.int32),
+            "with_timestamps": (rows, jnp.bool),
+            "seed": (rows, jnp.uint32),
+        }
+        fields: Any = {
+            name: jax.ShapeDtypeStruct(*others.get(name, (rows, jnp.int32))) for name in Arrival._fields
+        }
+        return Arrival(**fields)
+
+    def made_from(self) -> dict[str, str]:
+        """All that a program depends on beside its key and its arguments."""
+        return {
+            "engine": "whisper",
+            "model": repr(self._decoding),
+            "backend": self._backend,
+            "weights": repr(program_signature(self._params)),
+            "slots": repr(program_signature(self._slots)),
+        }
+
+
+def _shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)

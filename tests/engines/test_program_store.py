@@ -1,0 +1,98 @@
+"""Programs on disk: read without a trace, by what they were made from, and only where they can be trusted."""
+
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from headrace.engines.compilation_config import CompilationConfig
+from headrace.engines.program_store import ProgramStore, open_program_store
+from headrace.engines.programs import ProgramKey, Programs
+
+KEY = ProgramKey("add", 8)
+ARGUMENTS = {"first": np.arange(8, dtype=np.int32), "second": np.ones(8, np.int32)}
+
+
+def start(directory: Path, model: str = "tiny", arguments=ARGUMENTS) -> tuple[int, int]:
+    """How many programs a new engine compiles and how many it reads, once the one it needs has run."""
+
+    @jax.jit
+    def add(first, second):
+        return {"sum": first + second}
+
+    programs = Programs(
+        CompilationConfig(),
+        [KEY],
+        lambda key, given: add.lower(**given),
+        lambda key: arguments,
+        ProgramStore(directory, {"model": model}),
+    )
+    total = programs.get(KEY, arguments)(**arguments)["sum"]
+    assert total.tolist() == (arguments["first"] + arguments["second"]).tolist()
+    return programs.num_compiles, programs.num_loads
+
+
+def test_the_second_start_reads_what_the_first_compiled(tmp_path):
+    assert start(tmp_path / "store") == (1, 0)
+    assert start(tmp_path / "store") == (0, 1)
+    (file,) = (tmp_path / "store").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_another_model_or_other_shapes_are_another_program(tmp_path):
+    start(tmp_path)
+    assert start(tmp_path, model="small") == (1, 0)
+    longer = {name: np.concatenate([each, each]) for name, each in ARGUMENTS.items()}
+    assert start(tmp_path, arguments=longer) == (1, 0)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("length", [0, 10, 40, -1])
+def test_a_damaged_program_is_compiled_again(tmp_path, caplog, length):
+    start(tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:length])
+    assert start(tmp_path) == (1, 0)
+    assert "damaged" in caplog.text
+    assert start(tmp_path) == (0, 1)
+
+
+def test_a_program_that_others_may_write_is_not_run(tmp_path, caplog):
+    start(tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.chmod(0o666)
+    assert start(tmp_path) == (1, 0)
+    assert "others may write" in caplog.text
+
+
+def test_a_directory_that_cannot_be_made_costs_a_compile_and_a_warning(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    assert start(tmp_path / "file" / "store") == (1, 0)
+    assert "could not be kept" in caplog.text
+
+
+def test_the_programs_used_longest_ago_make_room(tmp_path, monkeypatch):
+    for model in ("first", "second"):
+        start(tmp_path, model)
+    first, second = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    os.utime(second, (1, 1))
+    monkeypatch.setattr("headrace.engines.program_store.MAX_BYTES", int(2.5 * first.stat().st_size))
+    start(tmp_path, "third")
+    assert first.exists()
+    assert not second.exists()
+
+
+def test_the_cache_can_be_turned_off_or_put_elsewhere(tmp_path, monkeypatch):
+    assert open_program_store(None, {}) is None
+    assert open_program_store("none", {}) is None
+    store = open_program_store(str(tmp_path), {})
+    assert store is not None
+    assert store.directory == tmp_path
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    store = open_program_store("auto", {})
+    assert store is not None
+    assert store.directory == tmp_path / "programs"
+    monkeypatch.setenv("HEADRACE_XLA_CACHE", "0")
+    assert open_program_store("auto", {}) is None
