@@ -62,6 +62,8 @@ class TranscribedRow(NamedTuple):
     quality_flags: list[str]
     latency_s: float
     channel: int | None = None
+    translation: str | None = None
+    translation_segments: Sequence[Segment] = ()
 
 
 class FailedRow(NamedTuple):
@@ -182,6 +184,8 @@ def _transcribed(row: Any, output: Transcription, channel: int | None = None) ->
         quality_flags=list(output.quality_flags),
         latency_s=output.latency_s,
         channel=channel,
+        translation=output.translation,
+        translation_segments=list(output.translation_segments),
     )
 
 

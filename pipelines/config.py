@@ -15,7 +15,7 @@ from headrace.pipelines.decoding import DecodingConfig
 
 DtypeName = Literal["auto", "bfloat16", "float32"]
 Overlong = Literal["error", "truncate-left", "truncate-right"]
-Task = Literal["transcribe", "translate"]
+Task = Literal["transcribe", "translate", "both"]
 Timestamps = Literal["none", "segment", "word"]
 Mode = Literal["chunked", "sequential"]
 EncoderContext = Literal["full", "fit"]
@@ -250,7 +250,7 @@ class TranscribeConfig(RunConfig):
     language: str | None = None
     """Language spoken, for example en (default: detected; English for English-only models)."""
     task: Task | None = None
-    """Write what was said, or its translation into English (default: the model's own, transcribe)."""
+    """Write what was said, its translation into English, or both (default: the model's own, transcribe)."""
     return_timestamps: Timestamps = "segment"
     """Times to predict and return: none, of segments, or of words."""
     chunk_length_s: float = 30.0
@@ -314,7 +314,7 @@ class TranscribeConfig(RunConfig):
         is_one = self.channel is not None and self.channels == "split"
         _require(not is_one, "channel takes one channel and channels split takes each: give one of them")
         if self.task is not None:
-            _require_choice("task", self.task, ("transcribe", "translate"))
+            _require_choice("task", self.task, ("transcribe", "translate", "both"))
         _require_each("with", self.with_columns, ("token_ids",))
         _require_each("write", self.write, ("txt", "srt", "vtt", "tsv", "json"))
         lines = self.max_line_width is not None or self.max_line_count is not None

@@ -75,6 +75,8 @@ _GENERATE_EXTRA = {
 }
 _TRANSCRIBE_EXTRA = {
     "channel": pa.int64(),
+    "translation": pa.string(),
+    "translation_segments": pa.list_(_SEGMENT),
     "token_ids": pa.list_(pa.list_(pa.int32())),
 }
 

@@ -63,7 +63,9 @@ class TranscribeWork:
     @property
     def _further_columns(self) -> tuple[str, ...]:
         channel = ("channel",) if self.config.channels == "split" else ()
-        return (*channel, *self.config.with_columns)
+        may_translate = self.config.task == "both" or self.config.task_column is not None
+        translation = ("translation", "translation_segments") if may_translate else ()
+        return (*channel, *translation, *self.config.with_columns)
 
     @property
     def files_per_shard(self) -> int:
@@ -185,7 +187,8 @@ class TranscribeWork:
             row = replace(row, key={**row.key, "id": f"{row.key['id']}#ch{channel}", "channel": channel})
         if output.error is not None:
             return self._failed(row, output.error, output)
-        write_transcript(self.config, row.request_id, output.segments, channel)
+        is_translated = output.translation is not None
+        self._write_transcripts(row.request_id, output, "" if channel is None else f".ch{channel}")
         values = {
             **row.key,
             **row.shown,
@@ -193,7 +196,9 @@ class TranscribeWork:
             "language": output.language,
             "language_probability": output.language_probability,
             "duration_s": output.duration_s,
-            "segments": [_segment(each) for each in output.segments],
+            "segments": _segments(output.segments),
+            "translation": output.translation,
+            "translation_segments": _segments(output.translation_segments) if is_translated else None,
             "num_tokens": output.num_tokens,
             "vad_dropped_s": output.vad_dropped_s,
             "quality_flags": list(output.quality_flags),
@@ -203,6 +208,11 @@ class TranscribeWork:
             "token_ids": [each.token_ids for each in output.segments],
         }
         return ResultRow(values, None, output.duration_s or 0.0)
+
+    def _write_transcripts(self, name: str, output: Transcription, suffix: str) -> None:
+        write_transcript(self.config, name, output.segments, suffix)
+        if output.translation is not None:
+            write_transcript(self.config, name, output.translation_segments, f"{suffix}.translation")
 
     def fail(self, row: WorkRow) -> ResultRow:
         assert row.error is not None, "the row has no error"
@@ -317,6 +327,10 @@ def _at(path: str) -> str | bytes:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise AudioError(f"cannot read {path}: {reason}", kind="fetch") from error
+
+
+def _segments(segments: Sequence[Segment]) -> list[dict[str, Any]]:
+    return [_segment(each) for each in segments]
 
 
 def _segment(segment: Segment) -> dict[str, Any]:

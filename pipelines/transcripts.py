@@ -23,14 +23,14 @@ def subtitle_style(config: TranscribeConfig) -> SubtitleStyle:
 
 
 def write_transcript(
-    config: TranscribeConfig, name: str, segments: Sequence[Segment], channel: int | None = None
+    config: TranscribeConfig, name: str, segments: Sequence[Segment], suffix: str = ""
 ) -> None:
     """Writes a recording's transcript in the formats that were asked for, NAME.FORMAT; again is the same.
 
-    `name` is SOURCE#ROW; of files, whose row is 0, SOURCE. That of a channel is NAME.chN.FORMAT.
+    `name` is SOURCE#ROW; of files, whose row is 0, SOURCE. `suffix` (.ch0, .translation) comes before FORMAT.
     """
     timed = [_timed(segment) for segment in segments]
-    file_name = _file_name(name) + ("" if channel is None else f".ch{channel}")
+    file_name = _file_name(name) + suffix
     for kind in config.write:
         text = render(timed, cast(Format, kind), subtitle_style(config))
         path = join(config.output, DIRECTORY, f"{file_name}.{kind}")

@@ -33,7 +33,8 @@ class WhisperConfig(Serializable):
     language: str | None = None
     """Code or English name of the language spoken; None: detected, window by window."""
     task: str | None = None
-    """"transcribe" or "translate" (into English); None: the checkpoint's, else "transcribe"."""
+    """"transcribe", "translate" (into English) or "both", from one pass of the encoder; None: the
+    checkpoint's, else "transcribe"."""
     return_timestamps: ReturnTimestamps = None
     """None, False, "none": text only; True, "segment": times of segments; "word": of words too."""
     is_multilingual: bool | None = None
@@ -111,7 +112,7 @@ class TranscribeOptions(Serializable):
     language: str | None = None
     """Code ("de") or English name ("german") of the language spoken."""
     task: str | None = None
-    """"transcribe" or "translate"."""
+    """"transcribe", "translate" or "both"."""
     return_timestamps: ReturnTimestamps = None
     """False, "none": text only; True, "segment": times of segments; "word": of words too."""
     chunk_length_s: float | None = None
@@ -132,8 +133,8 @@ class TranscribeOptions(Serializable):
     """The one channel to take, counted from 0."""
 
     def __post_init__(self) -> None:
-        if self.task not in (None, "transcribe", "translate"):
-            raise ValueError(f"task is {self.task!r}: it must be 'transcribe' or 'translate'")
+        if self.task not in (None, "transcribe", "translate", "both"):
+            raise ValueError(f"task is {self.task!r}: it must be 'transcribe', 'translate' or 'both'")
         if self.mode not in (None, "chunked", "sequential"):
             raise ValueError(f"mode is {self.mode!r}: it must be 'chunked' or 'sequential'")
         if self.channel is not None and self.channel < 0:

@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.audio import SAMPLE_RATE
 from headrace.engines.whisper.config import Timestamps, WhisperConfig
-from headrace.engines.whisper.longform import segments_of, text_of
+from headrace.engines.whisper.longform import segments_of, text_of, translated
 from headrace.engines.whisper.plans import Outcome, Plan, Turn
 from headrace.engines.whisper.quality import (
     Attempt,
@@ -24,6 +24,9 @@ from headrace.engines.whisper.runner import Finished, Job, Runner
 from headrace.engines.whisper.tokenizer import WhisperTokenizer
 from headrace.engines.whisper.words import TokenTimes, find_pauses, token_times
 
+OF_TRANSLATIONS = ("repetition", "low_confidence")
+"""Flags of a translation that are not those of the transcription beside it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WindowedRequest:
@@ -36,7 +39,7 @@ class WindowedRequest:
     language: str | None
     """Code; None: to be detected."""
     task: str
-    """"transcribe" or "translate"."""
+    """"transcribe", "translate", or "both": each window is transcribed, then translated."""
     timestamps: Timestamps
     """"none", "segment" or "word"."""
     submitted_at: float
@@ -60,6 +63,8 @@ class Decode:
     progress: Progress
     turn: Turn
     attempts: list[Attempt] = field(default_factory=list)
+    outcome: Outcome | None = None
+    """The transcription, once the window is being translated too."""
 
 
 class WhisperCore:
@@ -77,7 +82,16 @@ class WhisperCore:
         self._slots: dict[int, Decode] = {}
         self._free = list(range(runner.num_slots))  # a heap: low slots first, so that small bursts do
         self.counters: dict[str, float] = dict.fromkeys(
-            ("requests", "audio_seconds", "windows", "decoded_tokens", "retries", "context_retries"), 0.0
+            (
+                "requests",
+                "audio_seconds",
+                "windows",
+                "decoded_tokens",
+                "retries",
+                "context_retries",
+                "translations",
+            ),
+            0.0,
         )
 
     def add(self, request: WindowedRequest) -> None:
@@ -138,7 +152,7 @@ class WhisperCore:
         self.counters["windows"] += 1
         with_timestamps = request.timestamps != "none" or turn.is_joined
         prompt = self._tokenizer.special.prompt(
-            request.language, request.task, with_timestamps=with_timestamps, previous=turn.previous
+            request.language, _first_task(request), with_timestamps=with_timestamps, previous=turn.previous
         )
         return Job(
             slot=slot,
@@ -157,7 +171,9 @@ class WhisperCore:
         decode.attempts.append(self._attempt(finished, progress.request))
         progress.num_tokens += finished.num_tokens
         self.counters["decoded_tokens"] += finished.num_tokens
-        if self._runner.is_fitted(finished.job) and not is_trusted(decode.attempts[-1], self._config):
+        is_first = decode.outcome is None
+        is_doubtful = not is_trusted(decode.attempts[-1], self._config)
+        if is_first and is_doubtful and self._runner.is_fitted(finished.job):
             decode.attempts.clear()
             self.counters["context_retries"] += 1
             self._runner.admit([replace(finished.job, may_fit=False)])
@@ -167,13 +183,41 @@ class WhisperCore:
             self.counters["retries"] += 1
             self._runner.restart(finished.job, temperature)
             return
-        best, outcome = best_attempt(decode.attempts, self._config), Outcome(None)
-        if not is_silent(best, self._config):
-            words = progress.request.timestamps == "word"
-            outcome = Outcome(best, self._token_times(decode, finished.job, best) if words else None)
-            progress.flags.update(quality_flags(decode.attempts, best, self._config))
+        best = best_attempt(decode.attempts, self._config)
+        outcome = self._outcome(decode, finished.job, best)
+        if is_first and outcome.attempt is not None and progress.request.task == "both":
+            self._translate(decode, finished.job, outcome)
+            return
         self._release(slot)
         progress.request.plan.put(decode.turn, outcome)
+
+    def _outcome(self, decode: Decode, job: Job, best: Attempt) -> Outcome:
+        """What a window came to, once a try stands."""
+        request, flags = decode.progress.request, decode.progress.flags
+        found = () if is_silent(best, self._config) else quality_flags(decode.attempts, best, self._config)
+        if decode.outcome is not None:
+            flags.update(f"translation_{flag}" for flag in found if flag in OF_TRANSLATIONS)
+            return decode.outcome._replace(translation=None if is_silent(best, self._config) else best)
+        flags.update(found)
+        if is_silent(best, self._config):
+            return Outcome(None)
+        words = request.timestamps == "word"
+        return Outcome(best, self._token_times(decode, job, best) if words else None)
+
+    def _translate(self, decode: Decode, job: Job, outcome: Outcome) -> None:
+        """Decodes the window once more, as a translation, from the encoder output that it has.
+
+        The text before is left out of the prompt: it is in the language spoken.
+        """
+        assert outcome.attempt is not None, "silence is not translated"
+        decode.outcome, decode.attempts = outcome, []
+        request = decode.progress.request
+        with_timestamps = request.timestamps != "none" or decode.turn.is_joined
+        prompt = self._tokenizer.special.prompt(
+            outcome.attempt.language, "translate", with_timestamps=with_timestamps
+        )
+        self.counters["translations"] += 1
+        self._runner.begin_again(replace(job, prompt=tuple(prompt), with_timestamps=with_timestamps))
 
     def _attempt(self, finished: Finished, request: WindowedRequest) -> Attempt:
         language = request.language or self._tokenizer.language_of(finished.language_token)
@@ -195,7 +239,7 @@ class WhisperCore:
     def _token_times(self, decode: Decode, job: Job, attempt: Attempt) -> TokenTimes:
         """Times of an attempt's tokens of text; the window's encoder output is still in its slot."""
         special = self._tokenizer.special
-        task = decode.progress.request.task
+        task = _first_task(decode.progress.request)
         prompt = special.prompt(attempt.language, task, with_timestamps=False)
         text = [token for token in attempt.token_ids if special.is_text(token)]
         attended = self._runner.align(job, [*prompt, *text, special.eot])
@@ -218,6 +262,7 @@ class WhisperCore:
         attempts = [text.attempt for text in texts if text.attempt is not None]
         language, probability = _language(attempts, request)
         segments = segments_of(texts, self._tokenizer)
+        translation = segments_of(translated(texts), self._tokenizer) if request.task == "both" else ()
         return Transcription(
             request_id=request.request_id,
             text=text_of(segments, language),
@@ -225,12 +270,19 @@ class WhisperCore:
             language_probability=probability,
             duration_s=ending.duration_s,
             segments=segments,
+            translation=text_of(translation, "en") if request.task == "both" else None,
+            translation_segments=translation,
             num_tokens=progress.num_tokens,
             vad_dropped_s=request.plan.dropped_s,
             quality_flags=(*ending.flags, *sorted(progress.flags)),
             queue_s=(progress.started_at or now) - request.submitted_at,
             latency_s=now - request.submitted_at,
         )
+
+
+def _first_task(request: WindowedRequest) -> str:
+    """What a window is decoded as first."""
+    return "translate" if request.task == "translate" else "transcribe"
 
 
 def _language(attempts: Sequence[Attempt], request: WindowedRequest) -> tuple[str | None, float | None]:

@@ -60,10 +60,9 @@ class Slots(NamedTuple):
     """Cross-attention keys and values, a layer each."""
 
 
-class Arrival(NamedTuple):
-    """Windows that enter slots, E at a time; the same window twice fills the batch up."""
+class Entry(NamedTuple):
+    """What slots begin with, E at a time."""
 
-    waveform: Float32[Array, "E samples"]
     slot: Int32[Array, " E"]
     tokens: Int32[Array, "E S"]
     prompt_len: Int32[Array, " E"]
@@ -72,6 +71,13 @@ class Arrival(NamedTuple):
     num_frames: Int32[Array, " E"]
     with_timestamps: Bool[Array, " E"]
     seed: UInt32[Array, " E"]
+
+
+class Arrival(NamedTuple):
+    """Windows that enter slots, E at a time; the same window twice fills the batch up."""
+
+    waveform: Float32[Array, "E samples"]
+    entry: Entry
 
 
 class Restart(NamedTuple):
@@ -146,8 +152,34 @@ def empty_slots(model: WhisperModel, decoding: Decoding) -> Slots:
 def admit(model: WhisperModel, slots: Slots, arrival: Arrival) -> Slots:
     """The slots with new windows in them, encoded. Donates slots."""
     mel = log_mel_batch(arrival.waveform, model.encoder.num_mels)
-    crosses = model.decoder.put_frames(slots.crosses, model.encoder(mel), arrival.slot)
-    return slots._replace(rows=_enter(slots.rows, arrival), crosses=crosses)
+    crosses = model.decoder.put_frames(slots.crosses, model.encoder(mel), arrival.entry.slot)
+    return slots._replace(rows=enter(slots.rows, arrival.entry), crosses=crosses)
+
+
+def enter(rows: Rows, entry: Entry) -> Rows:
+    """The rows with prompts at their beginning in some slots, whose windows are encoded. Donates rows."""
+    slot = entry.slot
+
+    def put(old: Array, new: Array | float | int | bool) -> Array:
+        return old.at[slot].set(new)
+
+    return Rows(
+        tokens=put(rows.tokens, entry.tokens),
+        position=put(rows.position, 0),
+        prompt_len=put(rows.prompt_len, entry.prompt_len),
+        limit=put(rows.limit, entry.limit),
+        loop_length=put(rows.loop_length, entry.loop_length),
+        runs=put(rows.runs, 0),
+        num_frames=put(rows.num_frames, entry.num_frames),
+        finished=put(rows.finished, False),
+        with_timestamps=put(rows.with_timestamps, entry.with_timestamps),
+        last_timestamp=put(rows.last_timestamp, -1),
+        temperature=put(rows.temperature, 0.0),
+        seed=put(rows.seed, entry.seed),
+        sum_logprob=put(rows.sum_logprob, 0.0),
+        no_speech_prob=put(rows.no_speech_prob, 0.0),
+        language_prob=put(rows.language_prob, 1.0),
+    )
 
 
 def restart(rows: Rows, restart: Restart) -> Rows:
@@ -201,31 +233,6 @@ def decode_step(model: WhisperModel, read: Read, burst: Burst, decoding: Decodin
     )
     sampled, logprob = _sample(logits, rows, decoding)
     return Burst(append(rows, sampled, logprob, decoding.special), caches, burst.step + 1)
-
-
-def _enter(rows: Rows, arrival: Arrival) -> Rows:
-    slot = arrival.slot
-
-    def put(old: Array, new: Array | float | int | bool) -> Array:
-        return old.at[slot].set(new)
-
-    return Rows(
-        tokens=put(rows.tokens, arrival.tokens),
-        position=put(rows.position, 0),
-        prompt_len=put(rows.prompt_len, arrival.prompt_len),
-        limit=put(rows.limit, arrival.limit),
-        loop_length=put(rows.loop_length, arrival.loop_length),
-        runs=put(rows.runs, 0),
-        num_frames=put(rows.num_frames, arrival.num_frames),
-        finished=put(rows.finished, False),
-        with_timestamps=put(rows.with_timestamps, arrival.with_timestamps),
-        last_timestamp=put(rows.last_timestamp, -1),
-        temperature=put(rows.temperature, 0.0),
-        seed=put(rows.seed, arrival.seed),
-        sum_logprob=put(rows.sum_logprob, 0.0),
-        no_speech_prob=put(rows.no_speech_prob, 0.0),
-        language_prob=put(rows.language_prob, 1.0),
-    )
 
 
 def _read_sot(

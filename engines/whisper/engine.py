@@ -273,9 +273,17 @@ def as_dict(result: Transcription) -> dict[str, Any]:
             for segment in result.segments
         ],
         "segments": [dataclasses.asdict(segment) for segment in result.segments],
+        **_translation(result),
         "quality_flags": list(result.quality_flags),
         "error": None if result.error is None else result.error.message,
     }
+
+
+def _translation(result: Transcription) -> dict[str, Any]:
+    if result.translation is None:
+        return {}
+    segments = [dataclasses.asdict(segment) for segment in result.translation_segments]
+    return {"translation": result.translation, "translation_segments": segments}
 
 
 def channel_dicts(result: ChannelTranscriptions) -> list[dict[str, Any]]:

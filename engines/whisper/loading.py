@@ -158,10 +158,11 @@ def _max_length(config: WhisperConfig, checkpoint_length: int | None, dims: Mode
 
 
 def _warn_of_translation(dims: ModelDims, defaults: TranscribeOptions) -> None:
-    if defaults.task == "translate" and dims.decoder_layers < dims.encoder_layers:
+    if defaults.task in ("translate", "both") and dims.decoder_layers < dims.encoder_layers:
         logger.warning(
-            "task is translate, but models with a cut decoder (turbo, distil) were not trained to translate: "
+            "task is %s, but models with a cut decoder (turbo, distil) were not trained to translate: "
             "decoder layers: %d, encoder layers: %d",
+            defaults.task,
             dims.decoder_layers,
             dims.encoder_layers,
         )

@@ -31,6 +31,8 @@ class WindowText(NamedTuple):
     """Times of the attempt's tokens of text, where they were asked for."""
     translation: Attempt | None = None
     """The same in English, where it was asked for."""
+    decoded: Window | None = None
+    """The window as it was decoded, where `window` is only the part of it whose text stands."""
     pieces: tuple[tuple[int, int], ...] = ()
     """Parts of the recording that the window consists of, in samples, where it leaves some out."""
 
@@ -83,6 +85,14 @@ def segments_of(texts: Sequence[WindowText], tokenizer: WhisperTokenizer) -> tup
             new = _join(near, new, _overlap(texts[i - 1].window, text.window, near + new))
         merged += new
     return tuple(_segment(piece, tokenizer) for piece in _in_order(merged) if piece.words)
+
+
+def translated(texts: Sequence[WindowText]) -> list[WindowText]:
+    """The translations of windows as texts of their own; they are of the whole windows, which may overlap."""
+    return [
+        text._replace(window=text.decoded or text.window, attempt=text.translation, times=None)
+        for text in texts
+    ]
 
 
 def text_of(segments: Sequence[Segment], language: str | None) -> str:

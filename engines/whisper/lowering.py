@@ -15,10 +15,12 @@ from headrace.engines.whisper.attention import LayerKV
 from headrace.engines.whisper.decode import (
     Arrival,
     Decoding,
+    Entry,
     Restart,
     Slots,
     admit,
     decode_burst,
+    enter,
     restart,
 )
 from headrace.engines.whisper.model import WhisperModel
@@ -28,7 +30,7 @@ FRAME_SAMPLES = 320
 
 
 class Lowering:
-    """Traces the programs of one model: admit by frames, burst by rows, restart, align by tokens."""
+    """Traces the programs of one model: admit by frames, burst by rows, restart, enter, align by tokens."""
 
     def __init__(self, model: WhisperModel, slots: Slots, decoding: Decoding, encoder_batch: int) -> None:
         graph, self.params = nnx.split(model)
@@ -50,6 +52,7 @@ class Lowering:
 
         self._admit = jax.jit(admit_program, donate_argnames="slots")
         self._burst = jax.jit(burst_program, donate_argnames="slots", static_argnames="num_rows")
+        self._enter = jax.jit(enter, donate_argnums=0)
         self._restart = jax.jit(restart, donate_argnums=0)
         self._align = jax.jit(align_program)
 
@@ -66,6 +69,8 @@ class Lowering:
                 return self._admit.lower(self._params, self._slots, **arguments)
             case "burst":
                 return self._burst.lower(self._params, self._slots, num_rows=key.size, **arguments)
+            case "enter":
+                return self._enter.lower(self._slots.rows, **arguments)
             case "restart":
                 return self._restart.lower(self._slots.rows, **arguments)
             case _:
@@ -79,6 +84,8 @@ class Lowering:
                 return {"arrival": self._arrival(key.size)}
             case "burst":
                 return {"min_active": number}
+            case "enter":
+                return {"entry": self._entry(key.size)}
             case "restart":
                 shape = (self._decoding.num_slots,)
                 fields: Any = [
@@ -90,17 +97,21 @@ class Lowering:
                 return {"known": Known(tokens, number, number, number, number)}
 
     def _arrival(self, num_frames: int) -> Arrival:
-        rows = (self._encoder_batch,)
+        shape = (self._encoder_batch, num_frames * FRAME_SAMPLES)
+        waveform: Any = jax.ShapeDtypeStruct(shape, jnp.float32)
+        return Arrival(waveform, self._entry(self._encoder_batch))
+
+    def _entry(self, num_rows: int) -> Entry:
+        rows = (num_rows,)
         others = {
-            "waveform": ((*rows, num_frames * FRAME_SAMPLES), jnp.float32),
             "tokens": ((*rows, self._decoding.max_length), jnp.int32),
             "with_timestamps": (rows, jnp.bool),
             "seed": (rows, jnp.uint32),
         }
         fields: Any = {
-            name: jax.ShapeDtypeStruct(*others.get(name, (rows, jnp.int32))) for name in Arrival._fields
+            name: jax.ShapeDtypeStruct(*others.get(name, (rows, jnp.int32))) for name in Entry._fields
         }
-        return Arrival(**fields)
+        return Entry(**fields)
 
     def made_from(self) -> dict[str, str]:
         """All that a program depends on beside its key and its arguments."""

@@ -59,8 +59,8 @@ def resolve(options: TranscribeOptions, special: SpecialTokens) -> ResolvedOptio
             raise ValueError(
                 f"language is {language!r}, the model knows English only: take a multilingual one"
             )
-        if task == "translate":
-            raise ValueError("task is 'translate', the model knows English only: take a multilingual one")
+        if task != "transcribe":
+            raise ValueError(f"task is {task!r}, the model knows English only: take a multilingual one")
         language = "en"
     assert options.chunk_length_s is not None, "the defaults hold a chunk length"
     _check_together(options)

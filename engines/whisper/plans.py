@@ -185,10 +185,11 @@ class SequentialPlan:
         if attempt is not None:
             kept, step = next_seek(attempt.token_ids, self._seeking.special, step)
             has_text = any(self._seeking.special.is_text(token) for token in kept)
-            outcome = outcome._replace(attempt=replace(attempt, token_ids=kept) if has_text else None)
+            cut = replace(attempt, token_ids=kept)
+            outcome = outcome._replace(attempt=cut) if has_text else Outcome(None)
             is_prompt = self._seeking.condition_on_previous and attempt.temperature <= RESET_TEMPERATURE
             self._previous = (*self._previous, *kept) if is_prompt else ()
-        self._go_on(step, outcome)
+        self._go_on(step, outcome, turn.window)
 
     def is_finished(self) -> bool:
         return self.ending is not None and not self._is_decoding and not self.is_ready()
@@ -201,7 +202,7 @@ class SequentialPlan:
         left = self._feed.num_samples - self._seek
         return left >= (LEAST_SAMPLES if has_ended else self._seeking.window_samples)
 
-    def _go_on(self, step: int, outcome: Outcome) -> None:
+    def _go_on(self, step: int, outcome: Outcome, decoded: Window | None = None) -> None:
         window = Window(self._seek, self._seek + step, 0, 0)
-        self.texts.append(WindowText(window, outcome.attempt, outcome.times))
+        self.texts.append(WindowText(window, *outcome, decoded))
         self._seek += step

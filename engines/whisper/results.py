@@ -55,6 +55,10 @@ class Transcription:
     """Seconds of decoded audio; None where decoding failed."""
     segments: tuple[Segment, ...] = ()
     """The text in parts: by timestamps where asked for, else one a window."""
+    translation: str | None = None
+    """Text of the whole recording in English, with task "both"; else None."""
+    translation_segments: tuple[Segment, ...] = ()
+    """The translation in parts, without words."""
     num_tokens: int = 0
     """Tokens decoded for this recording, retries and end tokens included."""
     vad_dropped_s: float | None = None

@@ -16,6 +16,7 @@ from headrace.engines.whisper.alignment import Attended, Known
 from headrace.engines.whisper.decode import (
     Arrival,
     Decoding,
+    Entry,
     Restart,
     Rows,
     empty_slots,
@@ -126,6 +127,16 @@ class Runner:
             self._slots = program(self._params, self._slots, **arguments)
             self._jobs.update((job.slot, job) for job in group)
 
+    def begin_again(self, job: Job) -> None:
+        """Decodes the window of a slot, which stays encoded, after another prompt, from the next burst on."""
+        key = ProgramKey("enter", 1)
+        self._programs.expect([key])  # only jobs that want two texts of a window need it
+        arguments = {"entry": self._entry([job])}
+        rows = self._programs.get(key, arguments)(self._slots.rows, **arguments)
+        self._slots = self._slots._replace(rows=rows)
+        self._jobs[job.slot] = job
+        self.counters["dispatches"] += 1
+
     def restart(self, job: Job, temperature: float) -> None:
         """Decodes the window of a slot again, with timestamps, from the next burst on."""
         self._restarts[job.slot] = temperature
@@ -200,18 +211,21 @@ class Runner:
 
     def _arrival(self, jobs: Sequence[Job], num_frames: int) -> Arrival:
         waveform = np.zeros((len(jobs), num_frames * FRAME_SAMPLES), np.float32)
-        tokens = np.zeros((len(jobs), self._decoding.max_length), np.int32)
         for row, job in enumerate(jobs):
             waveform[row, : len(job.waveform)] = job.waveform
+        return Arrival(jnp.asarray(waveform), self._entry(jobs))
+
+    def _entry(self, jobs: Sequence[Job]) -> Entry:
+        tokens = np.zeros((len(jobs), self._decoding.max_length), np.int32)
+        for row, job in enumerate(jobs):
             tokens[row, : len(job.prompt)] = job.prompt
-        return Arrival(
-            waveform=jnp.asarray(waveform),
+        return Entry(
             slot=jnp.array([job.slot for job in jobs], jnp.int32),
             tokens=jnp.asarray(tokens),
             prompt_len=jnp.array([len(job.prompt) for job in jobs], jnp.int32),
             limit=jnp.array([self._limit(job) for job in jobs], jnp.int32),
             loop_length=jnp.array([self._loop_length(job) for job in jobs], jnp.int32),
-            num_frames=jnp.full(len(jobs), num_frames, jnp.int32),
+            num_frames=jnp.array([self.context(job) for job in jobs], jnp.int32),
             with_timestamps=jnp.array([job.with_timestamps for job in jobs], bool),
             seed=jnp.array([job.number for job in jobs], jnp.uint32),
         )

@@ -3,8 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from headrace.pipelines.config import InputError
+from headrace.pipelines.config import InputError, TranscribeConfig
 from headrace.pipelines.schemas import generate_schema, kept_name, transcribe_schema
+from headrace.pipelines.transcribe import TranscribeWork
 
 GENERATE = """id source row prompt text finish_reason prompt_tokens cached_tokens completion_tokens seed
     quality_flags error queue_s ttft_s latency_s"""
@@ -41,3 +42,15 @@ def test_two_kept_columns_of_one_name_are_refused():
     kept = pa.schema({"id": pa.string(), "input_id": pa.int64()})
     with pytest.raises(InputError, match="input_id"):
         _ = generate_schema((), kept)
+
+
+def test_a_translation_beside_the_text_has_columns_of_its_own():
+    def columns(**options: str) -> list[str]:
+        config = TranscribeConfig(inputs=("x",), output="y", model="m", **options)
+        return TranscribeWork(config=config).schema.names
+
+    both = ["translation", "translation_segments"]
+    assert columns(task="both") == [*columns(), *both]
+    assert columns(task_column="task") == [*columns(), *both]
+    assert columns(task="translate") == columns()
+    assert columns(task="both", channels="split") == [*columns(), "channel", *both]

@@ -99,3 +99,22 @@ def test_options_that_the_engine_refuses_are_refused_before_the_run(recordings: 
     with pytest.raises(ModelError, match="model_type"):
         run_transcribe(make_config(recordings, tmp_path / "out", model="demo:smollm2-135m"))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_text_and_its_translation_are_columns_of_one_row(shared_data: Path, tmp_path: Path):
+    clips = (json.loads(line) for line in (shared_data / "speech.jsonl").read_text().splitlines())
+    german = next(row["file"] for row in clips if row["language"] == "de")
+    rows = [
+        {"audio": str(shared_data / german), "task": task} for task in ("both", "transcribe", "translate")
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = make_config(tmp_path / "rows.jsonl", tmp_path / "out", model="demo:whisper-base", write=("srt",))
+    run_transcribe(replace(config, task_column="task"))
+    both, transcribed, translated = read_rows(tmp_path / "out")
+    assert both["text"] == transcribed["text"]
+    assert both["translation"] == translated["text"] != both["text"]
+    assert (transcribed["translation"], translated["translation_segments"]) == (None, None)
+    assert "".join(each["text"] for each in both["translation_segments"]).strip() == both["translation"]
+    written = {path.name for path in (tmp_path / "out" / "__transcripts").iterdir()}
+    assert "rows.jsonl#0.translation.srt" in written

@@ -1,6 +1,6 @@
 """The engine on real speech, silence, noise and broken input."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -228,3 +228,33 @@ def test_a_closed_engine_takes_nothing(deterministic: WhisperEngine):
     deterministic.close()
     with pytest.raises(EngineError, match="closed"):
         deterministic.submit(np.zeros(10, np.float32), request_id="late")
+
+
+def test_two_texts_of_a_window_cost_one_pass_of_the_encoder(random_whisper: Callable[..., Checkpoint]):
+    """Each text is the one that its task alone gives, in windows that are refilled meanwhile."""
+    rng = np.random.default_rng(0)
+    sounds = [(rng.normal(size=16_000 * seconds) * 0.1).astype(np.float32) for seconds in (3, 40, 2)]
+    # No gate and no retry: random weights are never sure.
+    config = WhisperConfig(
+        dtype="float32",
+        batch_size=2,
+        max_length=24,
+        temperatures=(0.0,),
+        logprob_threshold=-1e9,
+        language="de",
+        return_timestamps="segment",
+    )
+    with WhisperEngine(random_whisper(num_mels=80), config) as engine:
+        one, other = (engine.transcribe(sounds, task=task) for task in ("transcribe", "translate"))
+        before = engine.metrics()
+        both = engine.transcribe(sounds, task="both")
+        after = engine.metrics()
+        assert [each["text"] for each in both] == [each["text"] for each in one]
+        assert [each["translation"] for each in both] == [each["text"] for each in other]
+        assert [each["segments"] for each in both] == [each["segments"] for each in one]
+        assert all("translation" not in each for each in one)
+        windows = after["windows"] - before["windows"]
+        assert after["encoded_frames"] - before["encoded_frames"] == 1500 * windows
+        assert after["translations"] == windows
+        sequential = engine.transcribe(sounds[1], task="both", mode="sequential")
+        assert sequential["translation"]
