@@ -1,7 +1,5 @@
-"""The token loop on the device: slots that hold one window each, and the programs that move them on."""
+"""The token loop on the device: windows are encoded into slots, and bursts of steps move their rows on."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -10,83 +8,12 @@ from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from headrace.audio import log_mel_batch
-from headrace.engines.whisper.alignment import Heads
 from headrace.engines.whisper.attention import Frames, LayerKV
-from headrace.engines.whisper.config import ModelDims
-from headrace.engines.whisper.logit_rules import History, LogitRule, OnlyLanguages
+from headrace.engines.whisper.logit_rules import History, OnlyLanguages
 from headrace.engines.whisper.model import Read, WhisperModel
-from headrace.engines.whisper.repetition import MAX_PERIOD, extend_runs
+from headrace.engines.whisper.repetition import extend_runs
+from headrace.engines.whisper.slots import Arrival, Decoding, Rows, Slots, enter
 from headrace.engines.whisper.tokenizer import DETECT, SpecialTokens
-
-
-class Rows(NamedTuple):
-    """The state of every slot but its keys and values."""
-
-    tokens: Int32[Array, "B S"]
-    """Prompt, then generated tokens."""
-    position: Int32[Array, " B"]
-    """Index of the token that the decoder takes next; those before are in the cache."""
-    prompt_len: Int32[Array, " B"]
-    limit: Int32[Array, " B"]
-    """Most tokens, prompt included."""
-    loop_length: Int32[Array, " B"]
-    """Tokens of a repeated run that end the row."""
-    runs: Int32[Array, "B P"]
-    """For each period, how many of the newest tokens are those of a period before."""
-    num_frames: Int32[Array, " B"]
-    """Positions of the encoder's output that the decoder looks at."""
-    finished: Bool[Array, " B"]
-    """Rows that wait for the host, empty slots among them."""
-    with_timestamps: Bool[Array, " B"]
-    last_timestamp: Int32[Array, " B"]
-    temperature: Float32[Array, " B"]
-    """0: greedy."""
-    seed: UInt32[Array, " B"]
-    """Folded into the job's key: the number of the window in its recording."""
-    sum_logprob: Float32[Array, " B"]
-    """Of the generated tokens, the end included, after the rules."""
-    no_speech_prob: Float32[Array, " B"]
-    language_prob: Float32[Array, " B"]
-    """Of the language token, among the languages; 1 where the prompt named it."""
-
-
-class Slots(NamedTuple):
-    """All of the decoder's state. It is donated to the programs that move it on."""
-
-    rows: Rows
-    caches: tuple[LayerKV, ...]
-    """Self-attention keys and values, a layer each."""
-    crosses: tuple[LayerKV, ...]
-    """Cross-attention keys and values, a layer each."""
-
-
-class Entry(NamedTuple):
-    """What slots begin with, E at a time."""
-
-    slot: Int32[Array, " E"]
-    tokens: Int32[Array, "E S"]
-    prompt_len: Int32[Array, " E"]
-    limit: Int32[Array, " E"]
-    loop_length: Int32[Array, " E"]
-    num_frames: Int32[Array, " E"]
-    with_timestamps: Bool[Array, " E"]
-    seed: UInt32[Array, " E"]
-
-
-class Arrival(NamedTuple):
-    """Windows that enter slots, E at a time; the same window twice fills the batch up."""
-
-    waveform: Float32[Array, "E samples"]
-    entry: Entry
-
-
-class Restart(NamedTuple):
-    """Slots that decode their window again, with timestamps; the encoder's work stays."""
-
-    chosen: Bool[Array, " B"]
-    temperature: Float32[Array, " B"]
-    prompt_len: Int32[Array, " B"]
-    """The prompt up to the task: what follows there (<|notimestamps|>) is dropped."""
 
 
 class Burst(NamedTuple):
@@ -97,104 +24,11 @@ class Burst(NamedTuple):
     step: Int32[Array, ""]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decoding:
-    """What the programs are compiled for."""
-
-    dims: ModelDims
-    special: SpecialTokens
-    rules: Sequence[LogitRule]
-    """Applied in their order to the logits of every generated token."""
-    num_slots: int
-    row_sizes: Sequence[int]
-    """Numbers of rows that a burst may have, from the fewest to all slots."""
-    contexts: Sequence[int]
-    """Numbers of frames that the encoder may take, ascending; the last are a whole window's."""
-    max_length: int
-    """Most tokens of a row."""
-    burst: int
-    """Most steps of one dispatch."""
-    seed: int
-    languages: tuple[int, ...]
-    """Language tokens that detection chooses from."""
-    alignment_heads: Heads
-    """(layer, head) pairs whose cross-attention follows the audio."""
-
-
-def empty_slots(model: WhisperModel, decoding: Decoding) -> Slots:
-    """Slots that hold nothing: all rows are finished."""
-    dims, B, S = decoding.dims, decoding.num_slots, decoding.max_length
-
-    def layers(length: int) -> tuple[LayerKV, ...]:
-        decoder = model.decoder
-        return tuple(layer.backend.empty(B, length, dims.width, decoder.dtype) for layer in decoder.layers)
-
-    rows = Rows(
-        tokens=jnp.zeros((B, S), jnp.int32),
-        position=jnp.zeros(B, jnp.int32),
-        prompt_len=jnp.ones(B, jnp.int32),
-        limit=jnp.zeros(B, jnp.int32),
-        loop_length=jnp.ones(B, jnp.int32),
-        runs=jnp.zeros((B, MAX_PERIOD), jnp.int32),
-        num_frames=jnp.ones(B, jnp.int32),
-        finished=jnp.ones(B, bool),
-        with_timestamps=jnp.zeros(B, bool),
-        last_timestamp=jnp.full(B, -1, jnp.int32),
-        temperature=jnp.zeros(B, jnp.float32),
-        seed=jnp.zeros(B, jnp.uint32),
-        sum_logprob=jnp.zeros(B, jnp.float32),
-        no_speech_prob=jnp.zeros(B, jnp.float32),
-        language_prob=jnp.zeros(B, jnp.float32),
-    )
-    return Slots(rows=rows, caches=layers(S), crosses=layers(dims.num_frames))
-
-
 def admit(model: WhisperModel, slots: Slots, arrival: Arrival) -> Slots:
     """The slots with new windows in them, encoded. Donates slots."""
     mel = log_mel_batch(arrival.waveform, model.encoder.num_mels)
     crosses = model.decoder.put_frames(slots.crosses, model.encoder(mel), arrival.entry.slot)
     return slots._replace(rows=enter(slots.rows, arrival.entry), crosses=crosses)
-
-
-def enter(rows: Rows, entry: Entry) -> Rows:
-    """The rows with prompts at their beginning in some slots, whose windows are encoded. Donates rows."""
-    slot = entry.slot
-
-    def put(old: Array, new: Array | float | int | bool) -> Array:
-        return old.at[slot].set(new)
-
-    return Rows(
-        tokens=put(rows.tokens, entry.tokens),
-        position=put(rows.position, 0),
-        prompt_len=put(rows.prompt_len, entry.prompt_len),
-        limit=put(rows.limit, entry.limit),
-        loop_length=put(rows.loop_length, entry.loop_length),
-        runs=put(rows.runs, 0),
-        num_frames=put(rows.num_frames, entry.num_frames),
-        finished=put(rows.finished, False),
-        with_timestamps=put(rows.with_timestamps, entry.with_timestamps),
-        last_timestamp=put(rows.last_timestamp, -1),
-        temperature=put(rows.temperature, 0.0),
-        seed=put(rows.seed, entry.seed),
-        sum_logprob=put(rows.sum_logprob, 0.0),
-        no_speech_prob=put(rows.no_speech_prob, 0.0),
-        language_prob=put(rows.language_prob, 1.0),
-    )
-
-
-def restart(rows: Rows, restart: Restart) -> Rows:
-    """The rows with the chosen ones back at the end of their prompt. Donates rows."""
-    chosen = restart.chosen
-    return rows._replace(
-        position=jnp.where(chosen, restart.prompt_len - 1, rows.position),
-        prompt_len=jnp.where(chosen, restart.prompt_len, rows.prompt_len),
-        with_timestamps=rows.with_timestamps | chosen,
-        finished=rows.finished & ~chosen,
-        runs=jnp.where(chosen[:, None], 0, rows.runs),
-        last_timestamp=jnp.where(chosen, -1, rows.last_timestamp),
-        temperature=jnp.where(chosen, restart.temperature, rows.temperature),
-        sum_logprob=jnp.where(chosen, 0.0, rows.sum_logprob),
-    )
 
 
 def decode_burst(

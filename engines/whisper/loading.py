@@ -13,11 +13,11 @@ from headrace.engines.errors import ConfigError
 from headrace.engines.precision import resolve_dtype
 from headrace.engines.whisper.alignment import alignment_heads
 from headrace.engines.whisper.config import ModelDims, TranscribeOptions, WhisperConfig
-from headrace.engines.whisper.decode import Decoding
 from headrace.engines.whisper.logit_rules import decoding_rules
 from headrace.engines.whisper.model import WhisperModel
 from headrace.engines.whisper.options import default_options, resolve
 from headrace.engines.whisper.runner import Runner
+from headrace.engines.whisper.slots import Decoding
 from headrace.engines.whisper.tokenizer import SpecialTokens, WhisperTokenizer, language_code, special_tokens
 from headrace.engines.whisper.weights import Weights, slot_bytes
 

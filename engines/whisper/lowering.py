@@ -12,18 +12,9 @@ from headrace.engines.program_store import program_signature
 from headrace.engines.programs import ProgramKey
 from headrace.engines.whisper.alignment import Attended, Known, attend_to_frames
 from headrace.engines.whisper.attention import LayerKV
-from headrace.engines.whisper.decode import (
-    Arrival,
-    Decoding,
-    Entry,
-    Restart,
-    Slots,
-    admit,
-    decode_burst,
-    enter,
-    restart,
-)
+from headrace.engines.whisper.decode import admit, decode_burst
 from headrace.engines.whisper.model import WhisperModel
+from headrace.engines.whisper.slots import Arrival, Decoding, Entry, Restart, Slots, enter, restart
 
 FRAME_SAMPLES = 320
 """Samples of one frame of the encoder's output: 20 ms."""

@@ -13,17 +13,10 @@ from headrace.engines.compilation_config import AUTO, CompilationConfig
 from headrace.engines.program_store import open_program_store
 from headrace.engines.programs import ProgramKey, Programs
 from headrace.engines.whisper.alignment import Attended, Known
-from headrace.engines.whisper.decode import (
-    Arrival,
-    Decoding,
-    Entry,
-    Restart,
-    Rows,
-    empty_slots,
-)
 from headrace.engines.whisper.lowering import FRAME_SAMPLES, Lowering
 from headrace.engines.whisper.model import WhisperModel
 from headrace.engines.whisper.repetition import LOOP_TOKENS_PER_S
+from headrace.engines.whisper.slots import Arrival, Decoding, Entry, Restart, Rows, empty_slots
 
 MARGIN_FRAMES = 150
 """Silence after a short window's audio, 3 s: without it the decoder repeats the last words."""

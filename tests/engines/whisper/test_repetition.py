@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headrace.engines.whisper.decode import Rows, append
+from headrace.engines.whisper.decode import append
 from headrace.engines.whisper.repetition import MAX_PERIOD, extend_runs
+from headrace.engines.whisper.slots import Rows
 from headrace.engines.whisper.tokenizer import SpecialTokens, WhisperTokenizer
 
 
