@@ -12,6 +12,7 @@ from headrace.engines.config_fields import from_flat
 from headrace.engines.llm import CacheConfig, SchedulerConfig
 from headrace.engines.llm.engine_config import AttentionBackend, Quantization
 from headrace.pipelines.decoding import DecodingConfig
+from headrace.pipelines.search import SearchConfig
 
 DtypeName = Literal["auto", "bfloat16", "float32"]
 Overlong = Literal["error", "truncate-left", "truncate-right"]
@@ -287,6 +288,8 @@ class TranscribeConfig(RunConfig):
     """Table column of seconds at which a row's stretch of its recording begins (default: `offset`)."""
     duration_column: str | None = None
     """Table column of seconds that the stretch lasts (default: `duration`)."""
+    search: SearchConfig = field(default_factory=SearchConfig)
+    """Beams and draws."""
     batch_size: int | None = None
     """Windows that are decoded together (default: chosen by the engine)."""
     with_columns: tuple[str, ...] = ()

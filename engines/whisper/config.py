@@ -1,5 +1,6 @@
 """Settings of the Whisper engine: the job's, one row's, and the model's own dimensions."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -13,6 +14,12 @@ ReturnTimestamps = bool | str | None
 Stride = float | tuple[float, float] | None
 Mode = Literal["chunked", "sequential"]
 EncoderContext = Literal["full", "fit"]
+MAX_BEAMS = 32
+"""Most texts of a window that are followed side by side."""
+_COUNTS = (
+    *("batch_size", "encoder_batch", "max_length", "decode_burst", "decode_threads"),
+    *("beam_size", "best_of"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +76,14 @@ class WhisperConfig(Serializable):
     """Text that zlib shrinks more than this is taken for a loop: retried, flagged if no retry mends it."""
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     """Sampling temperatures: 0, greedy, for every window, the others in turn while a text is not trusted."""
+    beam_size: int = 1
+    """Texts of a window that are followed side by side at temperature 0; 1: greedy."""
+    patience: float = 1.0
+    """A window's beam search ends with beam_size times so many ended texts."""
+    best_of: int = 1
+    """Texts of a window that are drawn at a temperature above 0, of which the likeliest stays."""
+    length_penalty: float | None = None
+    """Power of (5 + length) / 6 that a text's log-probability is divided by; None: by the length itself."""
     silence_dbfs: float = -70.0
     """A window whose loudest 30 ms lie below this level is digital silence: empty text, not decoded."""
     max_tokens_per_s: float = 25.0
@@ -83,10 +98,11 @@ class WhisperConfig(Serializable):
     """Seed of sampled retries, folded with the window's number in its recording."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "encoder_batch", "max_length", "decode_burst", "decode_threads"):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}: it must be at least 1")
+        self._check_search()
         if (
             not self.temperatures
             or self.temperatures[0] != 0
@@ -98,6 +114,23 @@ class WhisperConfig(Serializable):
         if self.max_tokens_per_s <= 0:
             raise ConfigError(f"max_tokens_per_s is {self.max_tokens_per_s}: it must be above 0")
         self.options()
+
+    def _check_search(self) -> None:
+        if not 0 < self.patience < math.inf:
+            raise ConfigError(f"patience is {self.patience}: it must be above 0")
+        if self.beam_size > MAX_BEAMS:
+            raise ConfigError(f"beam_size is {self.beam_size}: it must be at most {MAX_BEAMS}")
+        if self.patience != 1.0 and self.beam_size == 1:
+            raise ConfigError("patience is given and beam_size is 1, which searches nothing: raise beam_size")
+        if self.best_of > 1 and self.temperatures == (0.0,):
+            raise ConfigError("best_of is given and temperatures is 0 alone, which draws nothing: add others")
+        if self.length_penalty is not None:
+            if not math.isfinite(self.length_penalty):
+                raise ConfigError(f"length_penalty is {self.length_penalty}: it must be a finite number")
+            if self.beam_size == 1 and self.best_of == 1:
+                raise ConfigError(
+                    "length_penalty is given, and one text leaves no choice: raise beam_size or best_of"
+                )
 
     def options(self) -> "TranscribeOptions":
         """What holds where neither a call nor a row says anything."""

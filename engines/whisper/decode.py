@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from headrace.audio import log_mel_batch
 from headrace.engines.whisper.attention import Frames, LayerKV
+from headrace.engines.whisper.beams import Beams, EndedTexts, choose_beams
 from headrace.engines.whisper.logit_rules import History, OnlyLanguages
 from headrace.engines.whisper.model import Read, WhisperModel
 from headrace.engines.whisper.repetition import extend_runs
@@ -20,37 +21,45 @@ class Burst(NamedTuple):
     """What the steps of a burst change."""
 
     rows: Rows
+    ended: EndedTexts
     caches: tuple[LayerKV, ...]
     step: Int32[Array, ""]
 
 
-def admit(model: WhisperModel, slots: Slots, arrival: Arrival) -> Slots:
+def admit(model: WhisperModel, slots: Slots, arrival: Arrival, beam_size: int) -> Slots:
     """The slots with new windows in them, encoded. Donates slots."""
     mel = log_mel_batch(arrival.waveform, model.encoder.num_mels)
     crosses = model.decoder.put_frames(slots.crosses, model.encoder(mel), arrival.entry.slot)
-    return slots._replace(rows=enter(slots.rows, arrival.entry), crosses=crosses)
+    return slots._replace(rows=enter(slots.rows, arrival.entry, beam_size), crosses=crosses)
 
 
 def decode_burst(
-    model: WhisperModel, slots: Slots, min_active: Int32[Array, ""], num_rows: int, decoding: Decoding
+    model: WhisperModel, slots: Slots, min_active: Int32[Array, ""], num_slots: int, decoding: Decoding
 ) -> Slots:
-    """The slots after some steps of the first num_rows rows: the burst's number of steps, or fewer, once less
+    """The slots after some steps of the first num_slots: the burst's number of steps, or fewer, once less
     than min_active of them go on. Donates slots.
     """
-    rows: Rows = jax.tree.map(lambda x: x[:num_rows], slots.rows)
-    frames = Frames(jnp.arange(num_rows, dtype=jnp.int32), rows.num_frames)
+    size = decoding.beam_size
+    rows: Rows = jax.tree.map(lambda x: x[: num_slots * size], slots.rows)
+    ended = jax.tree.map(lambda x: x[:num_slots], slots.ended)
+    frames = Frames(jnp.arange(num_slots, dtype=jnp.int32), rows.num_frames[::size])
     read = Read(slots.crosses, frames)
 
     def unfinished(burst: Burst) -> Bool[Array, ""]:
-        active = jnp.sum(~burst.rows.finished, dtype=jnp.int32)
+        goes_on = jnp.any(~burst.rows.finished.reshape(num_slots, size), axis=1)
+        active = jnp.sum(goes_on, dtype=jnp.int32)
         return (burst.step < decoding.burst) & (active >= jnp.maximum(min_active, 1))
 
     def advance(burst: Burst) -> Burst:
         return decode_step(model, read, burst, decoding)
 
-    done = lax.while_loop(unfinished, advance, Burst(rows, slots.caches, jnp.int32(0)))
-    rows = jax.tree.map(lambda old, new: old.at[:num_rows].set(new), slots.rows, done.rows)
-    return slots._replace(rows=rows, caches=done.caches)
+    done = lax.while_loop(unfinished, advance, Burst(rows, ended, slots.caches, jnp.int32(0)))
+
+    def put(old: Array, new: Array) -> Array:
+        return old.at[: len(new)].set(new)
+
+    rows, ended = jax.tree.map(put, (slots.rows, slots.ended), (done.rows, done.ended))
+    return slots._replace(rows=rows, ended=ended, caches=done.caches)
 
 
 def decode_step(model: WhisperModel, read: Read, burst: Burst, decoding: Decoding) -> Burst:
@@ -65,8 +74,52 @@ def decode_step(model: WhisperModel, read: Read, burst: Burst, decoding: Decodin
         lambda rows: rows,
         rows,
     )
+    history = _history(rows, decoding.special)
+    for rule in decoding.rules:
+        logits = rule(logits, history)
     sampled, logprob = _sample(logits, rows, decoding)
-    return Burst(append(rows, sampled, logprob, decoding.special), caches, burst.step + 1)
+    new = burst._replace(caches=caches, step=burst.step + 1)
+    if decoding.beam_size > 1:
+        logprobs = logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+        return _search(model, new._replace(rows=rows), logprobs, (sampled, logprob), decoding)
+    return new._replace(rows=append(rows, sampled, logprob, decoding.special))
+
+
+def _search(
+    model: WhisperModel,
+    burst: Burst,
+    logprobs: Float32[Array, "B V"],
+    drawn: tuple[Int32[Array, " B"], Float32[Array, " B"]],
+    decoding: Decoding,
+) -> Burst:
+    """The burst with the best continuations of each window's beams; rows that are drawn take their tokens."""
+    rows, special, size = burst.rows, decoding.special, decoding.beam_size
+    is_cold = rows.temperature == 0
+    generates = (rows.position + 1 >= rows.prompt_len) & ~rows.finished
+    beams = Beams(
+        tokens=rows.tokens,
+        position=rows.position,
+        sum_logprob=rows.sum_logprob,
+        is_first=rows.position + 1 == rows.prompt_len,
+        is_searching=is_cold & generates,
+    )
+    choice = choose_beams(logprobs, beams, burst.ended, size, special.eot)
+    rows = rows._replace(
+        tokens=rows.tokens[choice.source],
+        runs=rows.runs[choice.source],
+        last_timestamp=rows.last_timestamp[choice.source],
+        sum_logprob=choice.sum_logprob,
+    )
+    token, logprob = drawn
+    token, logprob = jnp.where(is_cold, choice.token, token), jnp.where(is_cold, 0.0, logprob)
+    rows = append(rows, token, logprob, special)
+    # The search ends with its texts, at its limit, and where its best beam is a loop.
+    best = rows.finished.reshape(-1, size)[:, 0] | (choice.ended.count >= decoding.num_candidates)
+    finished = jnp.where(beams.is_searching, jnp.repeat(best, size), rows.finished)
+    row = jnp.arange(len(token), dtype=jnp.int32)
+    reach = jnp.max(jnp.where(choice.source != row, rows.position, 0))
+    caches = model.decoder.reorder(burst.caches, choice.source, reach)
+    return burst._replace(rows=rows._replace(finished=finished), ended=choice.ended, caches=caches)
 
 
 def _read_sot(
@@ -92,10 +145,8 @@ def _read_sot(
 def _sample(
     logits: Float32[Array, "B V"], rows: Rows, decoding: Decoding
 ) -> tuple[Int32[Array, " B"], Float32[Array, " B"]]:
-    """The next token of every row and its log-probability after the rules."""
-    history = _history(rows, decoding.special)
-    for rule in decoding.rules:
-        logits = rule(logits, history)
+    """The next token of every row and its log-probability, from logits after the rules."""
+    num_generated = jnp.maximum(rows.position + 1 - rows.prompt_len, 0)
     hot = rows.temperature > 0
 
     def greedy() -> Int32[Array, " B"]:
@@ -107,7 +158,7 @@ def _sample(
             is_hot, best, *draw = row
             return lax.cond(is_hot, lambda: _draw(decoding.seed, *draw), lambda: best)
 
-        return lax.map(one, (hot, greedy(), logits, rows.temperature, rows.seed, history.num_generated))
+        return lax.map(one, (hot, greedy(), logits, rows.temperature, rows.seed, num_generated))
 
     token = lax.cond(jnp.any(hot & ~rows.finished), sampled, greedy)
     return token, _at(logits, token) - jax.nn.logsumexp(logits, axis=-1)

@@ -12,11 +12,12 @@ from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ConfigError
 from headrace.engines.precision import resolve_dtype
 from headrace.engines.whisper.alignment import alignment_heads
+from headrace.engines.whisper.beams import num_candidates
 from headrace.engines.whisper.config import ModelDims, TranscribeOptions, WhisperConfig
 from headrace.engines.whisper.logit_rules import decoding_rules
 from headrace.engines.whisper.model import WhisperModel
 from headrace.engines.whisper.options import default_options, resolve
-from headrace.engines.whisper.runner import Runner
+from headrace.engines.whisper.runner import Limits, Runner
 from headrace.engines.whisper.slots import Decoding
 from headrace.engines.whisper.tokenizer import SpecialTokens, WhisperTokenizer, language_code, special_tokens
 from headrace.engines.whisper.weights import Weights, slot_bytes
@@ -51,7 +52,11 @@ class LoadedModel:
             self.model,
             self.decoding,
             encoder_batch=self.config.encoder_batch or _encoder_batch(),
-            max_tokens_per_s=self.config.max_tokens_per_s,
+            limits=Limits(
+                max_tokens_per_s=self.config.max_tokens_per_s,
+                best_of=self.config.best_of,
+                length_penalty=self.config.length_penalty,
+            ),
         )
 
 
@@ -85,7 +90,7 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
     dims, generation, tokenizer, defaults, max_length = _read_settings(checkpoint, config)
     _warn_of_translation(dims, defaults)
     dtype = resolve_dtype(config.dtype)
-    num_slots = _num_slots(config, slot_bytes(dims, dtype))
+    num_slots = _num_slots(config, slot_bytes(dims, dtype, config.beam_size))
     decoding = Decoding(
         dims=dims,
         special=tokenizer.special,
@@ -95,9 +100,11 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
             generation.get("begin_suppress_tokens") or (),
         ),
         num_slots=num_slots,
-        row_sizes=(num_slots,)
+        slot_sizes=(num_slots,)
         if config.deterministic or num_slots <= FEW_ROWS or num_slots % 4
         else (FEW_ROWS, num_slots),
+        beam_size=config.beam_size,
+        num_candidates=num_candidates(config.beam_size, config.patience),
         contexts=_contexts(config, dims),
         max_length=max_length,
         burst=config.decode_burst,
@@ -105,7 +112,7 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
         languages=_languages(config, tokenizer.special),
         alignment_heads=alignment_heads(generation.get("alignment_heads"), dims),
     )
-    model = WhisperModel(Weights(checkpoint, dims, dtype), dims)
+    model = WhisperModel(Weights(checkpoint, dims, dtype), dims, has_beams=config.beam_size > 1)
     return LoadedModel(model=model, tokenizer=tokenizer, decoding=decoding, defaults=defaults, config=config)
 
 
@@ -139,7 +146,8 @@ def _languages(config: WhisperConfig, special: SpecialTokens) -> tuple[int, ...]
 
 
 def _num_slots(config: WhisperConfig, bytes_each: int) -> int:
-    return config.batch_size or max(2, min(MAX_SLOTS, SLOTS_BYTES // bytes_each))
+    most = max(MAX_SLOTS // config.beam_size, 2)
+    return config.batch_size or max(2, min(most, SLOTS_BYTES // bytes_each))
 
 
 def _contexts(config: WhisperConfig, dims: ModelDims) -> tuple[int, ...]:

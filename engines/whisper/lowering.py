@@ -14,14 +14,14 @@ from headrace.engines.whisper.alignment import Attended, Known, attend_to_frames
 from headrace.engines.whisper.attention import LayerKV
 from headrace.engines.whisper.decode import admit, decode_burst
 from headrace.engines.whisper.model import WhisperModel
-from headrace.engines.whisper.slots import Arrival, Decoding, Entry, Restart, Slots, enter, restart
+from headrace.engines.whisper.slots import Arrival, Decoding, Entry, Restart, Rows, Slots, enter, restart
 
 FRAME_SAMPLES = 320
 """Samples of one frame of the encoder's output: 20 ms."""
 
 
 class Lowering:
-    """Traces the programs of one model: admit by frames, burst by rows, restart, enter, align by tokens."""
+    """Traces the programs of one model: admit by frames, burst by slots, restart, enter, align by tokens."""
 
     def __init__(self, model: WhisperModel, slots: Slots, decoding: Decoding, encoder_batch: int) -> None:
         graph, self.params = nnx.split(model)
@@ -32,25 +32,30 @@ class Lowering:
         self._params, self._slots = jax.tree.map(_shape_of, (self.params, slots))
 
         def admit_program(params: PyTree, slots: Slots, arrival: Arrival) -> Slots:
-            return admit(nnx.merge(graph, params), slots, arrival)
+            return admit(nnx.merge(graph, params), slots, arrival, decoding.beam_size)
 
-        def burst_program(params: PyTree, slots: Slots, min_active: Int32[Array, ""], num_rows: int) -> Slots:
-            return decode_burst(nnx.merge(graph, params), slots, min_active, num_rows, decoding)
+        def burst_program(
+            params: PyTree, slots: Slots, min_active: Int32[Array, ""], num_slots: int
+        ) -> Slots:
+            return decode_burst(nnx.merge(graph, params), slots, min_active, num_slots, decoding)
+
+        def enter_program(rows: Rows, entry: Entry) -> Rows:
+            return enter(rows, entry, decoding.beam_size)
 
         def align_program(params: PyTree, crosses: tuple[LayerKV, ...], known: Known) -> Attended:
             decoder = nnx.merge(graph, params).decoder
             return attend_to_frames(decoder, crosses, known, decoding.alignment_heads, decoding.special.eot)
 
         self._admit = jax.jit(admit_program, donate_argnames="slots")
-        self._burst = jax.jit(burst_program, donate_argnames="slots", static_argnames="num_rows")
-        self._enter = jax.jit(enter, donate_argnums=0)
+        self._burst = jax.jit(burst_program, donate_argnames="slots", static_argnames="num_slots")
+        self._enter = jax.jit(enter_program, donate_argnums=0)
         self._restart = jax.jit(restart, donate_argnums=0)
         self._align = jax.jit(align_program)
 
     def plan(self) -> list[ProgramKey]:
         """What every job needs."""
         admits = [ProgramKey("admit", frames) for frames in self._decoding.contexts]
-        bursts = [ProgramKey("burst", rows) for rows in self._decoding.row_sizes]
+        bursts = [ProgramKey("burst", slots) for slots in self._decoding.slot_sizes]
         return [*admits, *bursts, ProgramKey("restart", self._decoding.num_slots)]
 
     def lower(self, key: ProgramKey, arguments: Mapping[str, Any]) -> jax.stages.Lowered:
@@ -59,7 +64,7 @@ class Lowering:
             case "admit":
                 return self._admit.lower(self._params, self._slots, **arguments)
             case "burst":
-                return self._burst.lower(self._params, self._slots, num_rows=key.size, **arguments)
+                return self._burst.lower(self._params, self._slots, num_slots=key.size, **arguments)
             case "enter":
                 return self._enter.lower(self._slots.rows, **arguments)
             case "restart":
@@ -78,10 +83,9 @@ class Lowering:
             case "enter":
                 return {"entry": self._entry(key.size)}
             case "restart":
-                shape = (self._decoding.num_slots,)
-                fields: Any = [
-                    jax.ShapeDtypeStruct(shape, each) for each in (jnp.bool, jnp.float32, jnp.int32)
-                ]
+                shape = self._slots.rows.position.shape
+                types = (jnp.bool, jnp.float32, jnp.uint32, jnp.int32)
+                fields: Any = [jax.ShapeDtypeStruct(shape, each) for each in types]
                 return {"restart": Restart(*fields)}
             case _:
                 tokens: Any = jax.ShapeDtypeStruct((key.size,), jnp.int32)

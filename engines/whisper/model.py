@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Float32, Int32
 
 from headrace.engines.native import Epilogue
-from headrace.engines.whisper.attention import Frames, LayerKV
+from headrace.engines.whisper.attention import Attention, Frames, LayerKV, XlaAttention
 from headrace.engines.whisper.config import ModelDims
 from headrace.engines.whisper.layers import Convolution, LayerNorm, Linear
 from headrace.engines.whisper.native_attention import choose_attention
@@ -106,12 +106,13 @@ class Encoder(nnx.Module):
 
 
 class DecoderLayer(nnx.Module):
-    def __init__(self, weights: Weights, name: str, num_heads: int) -> None:
+    def __init__(self, weights: Weights, name: str, backend: Attention) -> None:
+        num_heads = backend.num_heads
         self.attention = SelfAttention(weights, name, num_heads)
         self.cross = CrossAttention(weights, name, num_heads)
         self.feed_forward = FeedForward(weights, name)
         self.num_heads = num_heads
-        self.backend = choose_attention(num_heads, weights.width, weights.dtype)
+        self.backend = backend
 
     def step(
         self,
@@ -131,15 +132,14 @@ class DecoderLayer(nnx.Module):
 class Decoder(nnx.Module):
     """Logits of the next token, one token a row at a time."""
 
-    def __init__(self, weights: Weights, dims: ModelDims) -> None:
+    def __init__(self, weights: Weights, dims: ModelDims, backend: Attention) -> None:
         embedding = weights.array("decoder.embed_tokens.weight")
         self.lookup = nnx.Param(to_storage(embedding))
         self.num_frames = dims.num_frames
         self.head = Linear((embedding, None), is_native=weights.is_native)
         self.positions = nnx.Param(weights.array("decoder.embed_positions.weight", jnp.float32))
         self.layers = nnx.List(
-            DecoderLayer(weights, f"decoder.layers.{i}", dims.decoder_heads)
-            for i in range(dims.decoder_layers)
+            DecoderLayer(weights, f"decoder.layers.{i}", backend) for i in range(dims.decoder_layers)
         )
         self.norm = LayerNorm(*weights.norm("decoder.layer_norm"))
         self.dtype = weights.dtype
@@ -153,6 +153,16 @@ class Decoder(nnx.Module):
             layer.backend.put_frames(kv, layer.cross.kv(frames, epilogue=epilogue), slots)
             for layer, kv in zip(self.layers, crosses, strict=True)
         )
+
+    def reorder(
+        self, caches: tuple[LayerKV, ...], source: Int32[Array, " R"], num_tokens: Int32[Array, ""]
+    ) -> tuple[LayerKV, ...]:
+        """The rows' keys and values as those of other rows, as far as tokens reach. Donates caches."""
+        moved = []
+        for layer, own in zip(self.layers, caches, strict=True):
+            assert isinstance(layer.backend, XlaAttention), "it alone reorders rows"
+            moved.append(layer.backend.reorder(own, source, num_tokens))
+        return tuple(moved)
 
     def step(
         self,
@@ -179,8 +189,9 @@ class Decoder(nnx.Module):
 
 
 class WhisperModel(nnx.Module):
-    """Both halves of a Whisper model."""
+    """Both halves of a Whisper model; with `has_beams` its decoder can reorder the rows of its cache."""
 
-    def __init__(self, weights: Weights, dims: ModelDims) -> None:
+    def __init__(self, weights: Weights, dims: ModelDims, *, has_beams: bool = False) -> None:
         self.encoder = Encoder(weights, dims)
-        self.decoder = Decoder(weights, dims)
+        chosen = choose_attention(dims.decoder_heads, weights.width, weights.dtype)
+        self.decoder = Decoder(weights, dims, XlaAttention(dims.decoder_heads) if has_beams else chosen)

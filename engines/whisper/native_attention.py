@@ -60,7 +60,8 @@ class NativeAttention:
 
     def to_frames(self, q: Float[Array, "B D"], layer: LayerKV, frames: Frames) -> Float[Array, "B D"]:
         call = jax.ffi.ffi_call(native.CROSS_ATTENTION, jax.ShapeDtypeStruct(q.shape, q.dtype))
-        return call(q, *layer, frames.slots, frames.lengths, **self._sizes(q.shape[1]))
+        slots, lengths = (jnp.repeat(x, len(q) // len(x)) for x in frames)
+        return call(q, *layer, slots, lengths, **self._sizes(q.shape[1]))
 
     def to_tokens(
         self, qkv: Float[Array, "B D3"], layer: LayerKV, position: Int32[Array, " B"]

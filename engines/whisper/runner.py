@@ -13,6 +13,7 @@ from headrace.engines.compilation_config import AUTO, CompilationConfig
 from headrace.engines.program_store import open_program_store
 from headrace.engines.programs import ProgramKey, Programs
 from headrace.engines.whisper.alignment import Attended, Known
+from headrace.engines.whisper.beams import EndedTexts, Text, likeliest
 from headrace.engines.whisper.lowering import FRAME_SAMPLES, Lowering
 from headrace.engines.whisper.model import WhisperModel
 from headrace.engines.whisper.repetition import LOOP_TOKENS_PER_S
@@ -20,6 +21,8 @@ from headrace.engines.whisper.slots import Arrival, Decoding, Entry, Restart, Ro
 
 MARGIN_FRAMES = 150
 """Silence after a short window's audio, 3 s: without it the decoder repeats the last words."""
+DRAW_SEEDS = np.uint32(0x9E3779B1)
+"""Between the seeds of one window's draws: far apart, so that they are no other window's."""
 SPARE_TOKENS = 32
 """Tokens that a window may have beside those that its seconds allow."""
 
@@ -47,6 +50,18 @@ class Job:
         return len(self.prompt) - (not self.with_timestamps)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How far a window is decoded, and how many of its texts are chosen from."""
+
+    max_tokens_per_s: float
+    """Most tokens a second of audio may give, SPARE_TOKENS more allowed."""
+    best_of: int
+    """Texts that are drawn at a temperature above 0."""
+    length_penalty: float | None
+    """As in the config."""
+
+
 class Finished(NamedTuple):
     """What a window came to."""
 
@@ -70,17 +85,18 @@ class Runner:
     """Owns the slots and the compiled programs; one dispatch reads back once."""
 
     def __init__(
-        self, model: WhisperModel, decoding: Decoding, *, encoder_batch: int, max_tokens_per_s: float
+        self, model: WhisperModel, decoding: Decoding, *, encoder_batch: int, limits: Limits
     ) -> None:
         self.encoder_batch = encoder_batch
         self.counters: dict[str, float] = dict.fromkeys(
             ("dispatches", "encoder_padding", "encoded_frames"), 0.0
         )
         self._decoding = decoding
-        self._max_tokens_per_s = max_tokens_per_s
+        self._limits = limits
         self._slots = empty_slots(model, decoding)
         self._restarts: dict[int, float] = {}
         self._jobs: dict[int, Job] = {}
+        self._drawn: dict[int, list[Text]] = {}
         lowering = Lowering(model, self._slots, decoding, encoder_batch)
         self._params, plan = lowering.params, lowering.plan()
         self._programs = Programs(
@@ -134,6 +150,7 @@ class Runner:
         """Decodes the window of a slot again, with timestamps, from the next burst on."""
         self._restarts[job.slot] = temperature
         self._jobs[job.slot] = job
+        self._drawn[job.slot] = []
 
     def align(self, job: Job, tokens: Sequence[int]) -> Attended:
         """What known tokens look at in the window of a slot, which must not have been filled anew."""
@@ -156,8 +173,8 @@ class Runner:
 
     def stop(self, slot: int) -> None:
         """Forgets a slot's row; it may run on until a new one takes its place."""
-        self._restarts.pop(slot, None)
-        self._jobs.pop(slot, None)
+        for of_slots in (self._restarts, self._jobs, self._drawn):
+            of_slots.pop(slot, None)
 
     def decode(self, *, can_refill: bool) -> list[Finished]:
         """One burst, and the rows that have finished.
@@ -168,24 +185,32 @@ class Runner:
             self._dispatch_restarts()
         spare = max(1, self.num_slots // 8) if can_refill else self.num_slots
         min_active = max(1, len(self._jobs) - spare + 1)
-        size = next(size for size in self._decoding.row_sizes if size > max(self._jobs))
+        size = next(size for size in self._decoding.slot_sizes if size > max(self._jobs))
         arguments = {"min_active": np.int32(min_active)}
         program = self._programs.get(ProgramKey("burst", size), arguments)
         self._slots = program(self._params, self._slots, **arguments)
         self.counters["dispatches"] += 1
-        rows = jax.device_get(self._slots.rows)
-        finished = [slot for slot in sorted(self._jobs) if rows.finished[slot]]
-        return [self._read(rows, self._jobs.pop(slot)) for slot in finished]
+        rows, ended = jax.device_get((self._slots.rows, self._slots.ended))
+        finished = rows.finished.reshape(self.num_slots, -1).all(axis=1)
+        results = []
+        for slot in (slot for slot in sorted(self._jobs) if finished[slot]):
+            texts = self._texts(rows, ended, slot)
+            if texts is not None:
+                results.append(self._read(rows, self._jobs.pop(slot), texts))
+        return results
 
     def _dispatch_restarts(self) -> None:
-        chosen = np.zeros(self.num_slots, bool)
-        temperature = np.zeros(self.num_slots, np.float32)
-        prompt_len = np.zeros(self.num_slots, np.int32)
+        shape = (self.num_slots, self._decoding.beam_size)
+        chosen, temperature = np.zeros(shape, bool), np.zeros(shape, np.float32)
+        seed, prompt_len = np.zeros(shape, np.uint32), np.zeros(shape, np.int32)
         for slot, value in self._restarts.items():
             chosen[slot], temperature[slot] = True, value
             prompt_len[slot] = self._jobs[slot].num_forced
+            draws = len(self._drawn[slot]) + np.arange(shape[1], dtype=np.uint32)
+            seed[slot] = np.uint32(self._jobs[slot].number) + draws * DRAW_SEEDS
         self._restarts.clear()
-        arguments = {"restart": Restart(*map(jnp.asarray, (chosen, temperature, prompt_len)))}
+        fields = (jnp.asarray(each.reshape(-1)) for each in (chosen, temperature, seed, prompt_len))
+        arguments = {"restart": Restart(*fields)}
         program = self._programs.get(ProgramKey("restart", self.num_slots), arguments)
         rows = program(self._slots.rows, **arguments)
         self._slots = self._slots._replace(rows=rows)
@@ -225,26 +250,58 @@ class Runner:
 
     def _limit(self, job: Job) -> int:
         seconds = len(job.waveform) / 16_000
-        allowed = len(job.prompt) + SPARE_TOKENS + int(seconds * self._max_tokens_per_s)
+        allowed = len(job.prompt) + SPARE_TOKENS + int(seconds * self._limits.max_tokens_per_s)
         return min(allowed, self._decoding.max_length)
 
     def _loop_length(self, job: Job) -> int:
         return SPARE_TOKENS + int(len(job.waveform) / 16_000 * LOOP_TOKENS_PER_S)
 
-    def _read(self, rows: Rows, job: Job) -> Finished:
-        slot = job.slot
-        prompt_len, end = int(rows.prompt_len[slot]), int(rows.position[slot]) + 1
-        generated = [int(token) for token in rows.tokens[slot, prompt_len:end]]
+    def _texts(self, rows: Rows, ended: EndedTexts, slot: int) -> list[Text] | None:
+        """What the text of a slot is chosen from; None where more of them are to be drawn first."""
+        size = self._decoding.beam_size
+        first = slot * size
+        going = [self._text(rows, row) for row in range(first, first + size)]
+        if rows.temperature[first] > 0:
+            drawn = self._drawn[slot]
+            drawn += going
+            if len(drawn) >= self._limits.best_of:
+                return self._drawn.pop(slot)[: self._limits.best_of]
+            self._restarts[slot] = float(rows.temperature[first])
+            return None
+        if size == 1:
+            return going
+        start, count = int(rows.prompt_len[first]), int(ended.count[slot])
+        places = [(slot, number) for number in range(count)]
+        texts = [
+            Text(
+                tuple(ended.tokens[place][start : ended.position[place]].tolist()),
+                float(ended.sum_logprob[place]),
+                ended=True,
+            )
+            for place in places
+        ]
+        # Where the limit came first, the best beams stand beside what has ended (openai/whisper).
+        best = sorted(going, key=lambda text: -text.sum_logprob)
+        return texts + best[: max(size - count, 0)]
+
+    def _text(self, rows: Rows, row: int) -> Text:
+        """The text of a row as it stands."""
+        generated = rows.tokens[row, rows.prompt_len[row] : rows.position[row] + 1].tolist()
         ended = bool(generated) and generated[-1] == self._decoding.special.eot
+        return Text(tuple(generated[:-1] if ended else generated), float(rows.sum_logprob[row]), ended)
+
+    def _read(self, rows: Rows, job: Job, texts: Sequence[Text]) -> Finished:
+        text = likeliest(texts, self._limits.length_penalty)
+        row = job.slot * self._decoding.beam_size
         return Finished(
             job=job,
-            token_ids=tuple(generated[:-1] if ended else generated),
-            num_tokens=len(generated),
-            ended=ended,
-            sum_logprob=float(rows.sum_logprob[slot]),
-            no_speech_prob=float(rows.no_speech_prob[slot]),
-            language_token=int(rows.tokens[slot, job.prompt.index(self._decoding.special.sot) + 1]),
-            language_prob=float(rows.language_prob[slot]),
-            temperature=round(float(rows.temperature[slot]), 6),
-            with_timestamps=bool(rows.with_timestamps[slot]),
+            token_ids=text.token_ids,
+            num_tokens=len(text.token_ids) + text.ended,
+            ended=text.ended,
+            sum_logprob=text.sum_logprob,
+            no_speech_prob=float(rows.no_speech_prob[row]),
+            language_token=int(rows.tokens[row, job.prompt.index(self._decoding.special.sot) + 1]),
+            language_prob=float(rows.language_prob[row]),
+            temperature=round(float(rows.temperature[row]), 6),
+            with_timestamps=bool(rows.with_timestamps[row]),
         )

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from headrace.engines.whisper.alignment import Heads
-from headrace.engines.whisper.attention import LayerKV
+from headrace.engines.whisper.attention import REORDERED, LayerKV
+from headrace.engines.whisper.beams import EndedTexts, no_texts
 from headrace.engines.whisper.config import ModelDims
 from headrace.engines.whisper.logit_rules import LogitRule
 from headrace.engines.whisper.model import WhisperModel
@@ -17,7 +19,7 @@ from headrace.engines.whisper.tokenizer import SpecialTokens
 
 
 class Rows(NamedTuple):
-    """The state of every slot but its keys and values."""
+    """The state of every row but its keys and values; a slot has one row, or one a beam, side by side."""
 
     tokens: Int32[Array, "B S"]
     """Prompt, then generated tokens."""
@@ -39,7 +41,7 @@ class Rows(NamedTuple):
     temperature: Float32[Array, " B"]
     """0: greedy."""
     seed: UInt32[Array, " B"]
-    """Folded into the job's key: the number of the window in its recording."""
+    """Folded into the job's key: the number of the window in its recording, and of the draw."""
     sum_logprob: Float32[Array, " B"]
     """Of the generated tokens, the end included, after the rules."""
     no_speech_prob: Float32[Array, " B"]
@@ -51,10 +53,12 @@ class Slots(NamedTuple):
     """All of the decoder's state. It is donated to the programs that move it on."""
 
     rows: Rows
+    ended: EndedTexts
+    """Texts that beam search has ended; there is room for none without it."""
     caches: tuple[LayerKV, ...]
-    """Self-attention keys and values, a layer each."""
+    """Self-attention keys and values, a layer each, of every row."""
     crosses: tuple[LayerKV, ...]
-    """Cross-attention keys and values, a layer each."""
+    """Cross-attention keys and values, a layer each, of every slot: the beams of a window share them."""
 
 
 class Entry(NamedTuple):
@@ -78,10 +82,11 @@ class Arrival(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Slots that decode their window again, with timestamps; the encoder's work stays."""
+    """Rows that decode their window again, with timestamps; the encoder's work stays."""
 
     chosen: Bool[Array, " B"]
     temperature: Float32[Array, " B"]
+    seed: UInt32[Array, " B"]
     prompt_len: Int32[Array, " B"]
     """The prompt up to the task: what follows there (<|notimestamps|>) is dropped."""
 
@@ -95,8 +100,12 @@ class Decoding:
     rules: Sequence[LogitRule]
     """Applied in their order to the logits of every generated token."""
     num_slots: int
-    row_sizes: Sequence[int]
-    """Numbers of rows that a burst may have, from the fewest to all slots."""
+    slot_sizes: Sequence[int]
+    """Numbers of slots that a burst may have, from the fewest to all."""
+    beam_size: int
+    """Rows of a slot; 1: no beam search."""
+    num_candidates: int
+    """Ended texts that end a window's beam search."""
     contexts: Sequence[int]
     """Numbers of frames that the encoder may take, ascending; the last are a whole window's."""
     max_length: int
@@ -112,11 +121,14 @@ class Decoding:
 
 def empty_slots(model: WhisperModel, decoding: Decoding) -> Slots:
     """Slots that hold nothing: all rows are finished."""
-    dims, B, S = decoding.dims, decoding.num_slots, decoding.max_length
+    dims, S = decoding.dims, decoding.max_length
+    B = decoding.num_slots * decoding.beam_size
 
-    def layers(length: int) -> tuple[LayerKV, ...]:
+    def layers(count: int, length: int) -> tuple[LayerKV, ...]:
         decoder = model.decoder
-        return tuple(layer.backend.empty(B, length, dims.width, decoder.dtype) for layer in decoder.layers)
+        return tuple(
+            layer.backend.empty(count, length, dims.width, decoder.dtype) for layer in decoder.layers
+        )
 
     rows = Rows(
         tokens=jnp.zeros((B, S), jnp.int32),
@@ -135,15 +147,22 @@ def empty_slots(model: WhisperModel, decoding: Decoding) -> Slots:
         no_speech_prob=jnp.zeros(B, jnp.float32),
         language_prob=jnp.zeros(B, jnp.float32),
     )
-    return Slots(rows=rows, caches=layers(S), crosses=layers(dims.num_frames))
+    if decoding.beam_size == 1:
+        ended, room = no_texts(decoding.num_slots, 0, S), S
+    else:
+        ended = no_texts(decoding.num_slots, decoding.num_candidates, S)
+        room = -(-S // REORDERED) * REORDERED
+    crosses = layers(decoding.num_slots, dims.num_frames)
+    return Slots(rows=rows, ended=ended, caches=layers(B, room), crosses=crosses)
 
 
-def enter(rows: Rows, entry: Entry) -> Rows:
+def enter(rows: Rows, entry: Entry, beam_size: int) -> Rows:
     """The rows with prompts at their beginning in some slots, whose windows are encoded. Donates rows."""
-    slot = entry.slot
+    entry = jax.tree.map(lambda x: jnp.repeat(x, beam_size, axis=0), entry)
+    row = entry.slot * beam_size + jnp.arange(len(entry.slot), dtype=jnp.int32) % beam_size
 
     def put(old: Array, new: Array | float | int | bool) -> Array:
-        return old.at[slot].set(new)
+        return old.at[row].set(new)
 
     return Rows(
         tokens=put(rows.tokens, entry.tokens),
@@ -175,5 +194,6 @@ def restart(rows: Rows, restart: Restart) -> Rows:
         runs=jnp.where(chosen[:, None], 0, rows.runs),
         last_timestamp=jnp.where(chosen, -1, rows.last_timestamp),
         temperature=jnp.where(chosen, restart.temperature, rows.temperature),
+        seed=jnp.where(chosen, restart.seed, rows.seed),
         sum_logprob=jnp.where(chosen, 0.0, rows.sum_logprob),
     )

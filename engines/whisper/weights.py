@@ -85,12 +85,12 @@ class Weights:
                 raise ModelError(f"tensor {name} has shape {got}, config.json asks for {shape}")
 
 
-def slot_bytes(dims: ModelDims, dtype: jnp.dtype) -> int:
-    """Bytes of one slot: cross-attention and self-attention keys and values of one window."""
+def slot_bytes(dims: ModelDims, dtype: jnp.dtype, beam_size: int = 1) -> int:
+    """Bytes of one slot: cross-attention keys and values of a window, self-attention ones of its beams."""
     return (
         2
         * dims.decoder_layers
-        * (dims.num_frames + dims.max_tokens)
+        * (dims.num_frames + beam_size * dims.max_tokens)
         * dims.width
         * jax.numpy.dtype(dtype).itemsize
     )
