@@ -14,8 +14,12 @@ from typing import Any, Literal, NoReturn
 
 from headrace.jobs.errors import UsageError
 
-RENAMED = {"with_columns": "with"}
-"""Fields whose option has another name, because the option's name is a Python keyword."""
+RENAMED = {
+    "with_columns": "with",
+    "method": "speculative-method",
+    "disable_by_batch_size": "speculative-disable-by-batch-size",
+}
+"""Fields whose option has another name: a Python keyword, or one that says too little without its config."""
 REPEATED = frozenset({"stop", "bad_words", "guided_choice"})
 """Tuple fields given once a value instead of as a comma list: their values may hold commas."""
 FILES = frozenset({"json_schema", "guided_grammar", "chat_template"})

@@ -9,7 +9,7 @@ from headrace.audio import HeadraceError
 from headrace.engines import Serializable
 from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
-from headrace.engines.llm import CacheConfig, SchedulerConfig
+from headrace.engines.llm import CacheConfig, SchedulerConfig, SpeculativeConfig
 from headrace.engines.llm.engine_config import AttentionBackend, Quantization
 from headrace.pipelines.decoding import DecodingConfig
 from headrace.pipelines.search import SearchConfig
@@ -187,6 +187,8 @@ class GenerateConfig(RunConfig):
     """The engine's pages of keys and values."""
     compilation: CompilationConfig = field(default_factory=CompilationConfig)
     """How the engine's programs are compiled."""
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
+    """How tokens are proposed, for the model to check several at once."""
     with_columns: tuple[str, ...] = ()
     """Further columns of the results: token_ids, cumulative_logprob."""
 

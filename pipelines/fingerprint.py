@@ -7,6 +7,7 @@ from typing import Any
 from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import flat_fields, to_flat
 from headrace.engines.llm.engine_config import CacheConfig, SchedulerConfig
+from headrace.engines.llm.speculative_config import SpeculativeConfig
 from headrace.pipelines.config import RunConfig
 
 SCHEMA_VERSION = 1
@@ -36,8 +37,9 @@ _NOT_PARAMETERS = {
 # --deterministic promises equal texts, which hold for fixed shapes only.
 _SPEED = {"max_num_seqs", "max_num_batched_tokens", "max_concurrent_prefill", "chunked_prefill_enabled"}
 _SPEED |= {"page_size", "batch_size"}
-# In which order the work is done, and how programs are compiled: no text depends on it, shapes being equal.
-_PARTS = (SchedulerConfig, CacheConfig, CompilationConfig)
+# In which order the work is done, how programs are compiled, and what is proposed to be checked: no text
+# depends on it, shapes being equal.
+_PARTS = (SchedulerConfig, CacheConfig, CompilationConfig, SpeculativeConfig)
 _ORDER = {each.field.name for part in _PARTS for each in flat_fields(part)}
 _ORDER = (_ORDER | {"priority_column"}) - {*_SPEED, "max_model_len", "xla_options", "kv_cache_dtype"}
 

@@ -264,6 +264,7 @@ def engine_config(config: GenerateConfig) -> EngineConfig:
         scheduler=scheduler,
         cache=config.cache,
         compilation=config.compilation,
+        speculative=config.speculative,
         dtype=config.dtype,
         quantization=config.quantization,
         attention_backend=config.attention_backend,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.engines.llm.prompts import EncodeOptions, TextRequest
     from headrace.engines.llm.request import CompletionOutput, RequestOutput
     from headrace.engines.llm.sampling_params import SamplingParams
+    from headrace.engines.llm.speculative_config import SpeculativeConfig
     from headrace.engines.llm.step_engine import StepEngine
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "SchedulerConfig",
+    "SpeculativeConfig",
     "StepEngine",
     "TextRequest",
     "check_model",
@@ -43,6 +45,7 @@ _HOMES = {
     "prompts": ("EncodeOptions", "TextRequest"),
     "request": ("CompletionOutput", "RequestOutput"),
     "sampling_params": ("SamplingParams",),
+    "speculative_config": ("SpeculativeConfig",),
     "step_engine": ("StepEngine",),
 }
 __getattr__ = lazily(__name__, _HOMES)

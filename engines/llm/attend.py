@@ -27,6 +27,26 @@ def attend_single(
     return mixed[:, 0], cache
 
 
+def attend_even(
+    backend: Backend,
+    page_table: Int[Array, "R P"],
+    positions: Int[Array, "R C"],
+    queries: Float[Array, "T H D"],
+    keys: Float[Array, "T K D"],
+    values: Float[Array, "T K D"],
+    cache: LayerCache,
+    rule: AttentionRule,
+) -> tuple[Float[Array, "T H D"], LayerCache]:
+    """Attention of C tokens a row, those of the first row first; padding is at -1."""
+    num_rows, count = positions.shape
+    token_row = jnp.repeat(jnp.arange(num_rows, dtype=jnp.int32), count)
+    pages, offsets = _places(page_table, token_row, positions.reshape(-1), cache.values.shape[2])
+    cache = write_pages(cache, keys, values, pages, offsets)
+    blocks = queries.reshape(num_rows, count, *queries.shape[1:])
+    mixed = paged_attention(blocks, cache, page_table, positions, rule, backend)
+    return mixed.reshape(queries.shape), cache
+
+
 def attend_blocks(
     backend: Backend,
     rows: Rows,

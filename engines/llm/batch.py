@@ -50,6 +50,8 @@ class DecodeBatch:
     sequences: list[Sequence]
     max_steps: int
     min_active: int
+    is_speculative: bool = False
+    """Whether tokens are proposed and checked, so that a step can make several."""
 
 
 class Rows(NamedTuple):
@@ -140,6 +142,14 @@ def pack_known(sequences: list[Sequence], num_rows: int, burst: int) -> np.ndarr
     return known
 
 
+def pack_history(sequences: list[Sequence], num_rows: int, length: int) -> np.ndarray:
+    """The tokens of each row, int32 [num_rows, length]; what stands after them does not matter."""
+    history = np.zeros((num_rows, length), np.int32)
+    for row, sequence in enumerate(sequences):
+        history[row, : len(sequence.tokens)] = sequence.tokens
+    return history
+
+
 def unpack_rows(packed: Int[Array, "R columns"]) -> Rows:
     """The rows that `pack_rows` packed."""
     ints = {name: packed[:, index] for index, name in enumerate(_INT_COLUMNS)}
@@ -221,6 +231,13 @@ class SampledTop(NamedTuple):
     logprobs: Arrays  # float32 [R, K, top]; -inf: no token
 
 
+class Proposed(NamedTuple):
+    """What was proposed for the rows of a speculative burst."""
+
+    tokens: Arrays  # int32 [R]
+    steps: Arrays  # int32 [R]; in each of which one token more was made than was right of those proposed
+
+
 class Sampled(NamedTuple):
     """Tokens that a dispatch made."""
 
@@ -228,6 +245,7 @@ class Sampled(NamedTuple):
     logprobs: Arrays  # float32 [R, K]
     counts: Arrays  # int32 [R]
     top: SampledTop | None = None
+    proposed: Proposed | None = None
 
 
 def pack_sampled(sampled: Sampled) -> Int[Array, "R columns"]:
@@ -236,18 +254,22 @@ def pack_sampled(sampled: Sampled) -> Int[Array, "R columns"]:
     return jnp.concatenate(leaves, axis=1)
 
 
-def unpack_sampled(packed: np.ndarray, num_steps: int, num_top: int = 0) -> Sampled:
+def unpack_sampled(
+    packed: np.ndarray, num_steps: int, num_top: int = 0, *, is_speculative: bool = False
+) -> Sampled:
     """The result that `pack_sampled` packed, of `num_steps` tokens with `num_top` most likely ones each."""
     num_rows = packed.shape[0]
     widths = [num_steps, num_steps, 1]
     widths += [num_steps, num_steps * num_top, num_steps * num_top] if num_top else []
-    tokens, logprobs, counts, *top = np.split(packed, np.cumsum(widths)[:-1], axis=1)
-    if not num_top:
-        return Sampled(tokens, _as_float32(logprobs), counts[:, 0])
-    shape = (num_rows, num_steps, num_top)
-    ranks, top_tokens, top_logprobs = top
-    found = SampledTop(ranks, top_tokens.reshape(shape), _as_float32(top_logprobs).reshape(shape))
-    return Sampled(tokens, _as_float32(logprobs), counts[:, 0], found)
+    widths += [1, 1] if is_speculative else []
+    tokens, logprobs, counts, *rest = np.split(packed, np.cumsum(widths)[:-1], axis=1)
+    top = None
+    if num_top:
+        shape = (num_rows, num_steps, num_top)
+        ranks, top_tokens, top_logprobs, *rest = rest
+        top = SampledTop(ranks, top_tokens.reshape(shape), _as_float32(top_logprobs).reshape(shape))
+    proposed = Proposed(*(column[:, 0] for column in rest)) if is_speculative else None
+    return Sampled(tokens, _as_float32(logprobs), counts[:, 0], top, proposed)
 
 
 def _as_int32(array: Array) -> Int[Array, "..."]:

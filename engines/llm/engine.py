@@ -44,6 +44,7 @@ class LLMEngine:
         pool = PagePool(num_pages, config.cache.page_size)
         self._scheduler = Scheduler(config, pool, max_model_len, runner.shapes)
         self._counts = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
+        self._counts |= {"speculative_steps": 0, "draft_tokens": 0, "accepted_tokens": 0}
         self._counts |= {"slot_steps": 0, "busy_slot_steps": 0, "page_steps": 0, "busy_page_steps": 0}
 
     def add(self, request: LLMRequest) -> None:
@@ -175,6 +176,11 @@ class LLMEngine:
             num_used = self._scheduler.num_pages - self._scheduler.num_free_pages
             self._counts["slot_steps"] += steps * self._config.scheduler.max_num_seqs
             self._counts["busy_slot_steps"] += int(made.sum())
+            if sampled.proposed is not None:
+                num_steps = int(sampled.proposed.steps.sum())
+                self._counts["speculative_steps"] += num_steps
+                self._counts["draft_tokens"] += int(sampled.proposed.tokens.sum())
+                self._counts["accepted_tokens"] += int(made.sum()) - num_steps
             self._counts["page_steps"] += steps * self._scheduler.num_pages
             self._counts["busy_page_steps"] += steps * num_used
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
 from headrace.engines.errors import ConfigError
+from headrace.engines.llm.speculative_config import SpeculativeConfig
 from headrace.engines.serialization import Serializable
 
 Overlong = Literal["error", "truncate-left", "truncate-right"]
@@ -116,6 +117,8 @@ class EngineConfig(Serializable):
     """The pages of keys and values."""
     compilation: CompilationConfig = field(default_factory=CompilationConfig)
     """How programs are compiled, and where they are kept."""
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
+    """How tokens are proposed, for the model to check several at once."""
     dtype: str = "bfloat16"
     """auto, bfloat16 or float32: weights, activations and KV pages; products accumulate in float32."""
     quantization: Quantization | None = None
@@ -142,6 +145,12 @@ class EngineConfig(Serializable):
             _require_choice("quantization", self.quantization, ("int8",))
         _require_choice("attention_backend", self.attention_backend, ("auto", "native", "xla"))
         _require_choice("overlong", self.overlong, ("error", "truncate-left", "truncate-right"))
+
+        if self.deterministic and self.speculative.method is not None:
+            raise ConfigError(
+                "deterministic texts and speculation do not go together: it goes on and off with the number "
+                "of rows, and with it the last bits of a row's logits; leave one of them out"
+            )
 
     @classmethod
     def of(cls, **options: Any) -> "EngineConfig":

@@ -17,6 +17,7 @@ from headrace.engines.llm.batch import (
     PackedPrefill,
     PrefillBatch,
     max_blocks,
+    pack_history,
     pack_known,
     pack_prefill,
     pack_rows,
@@ -29,6 +30,7 @@ from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.programs import choose, decode_burst, decode_scores, prefill, prefill_scores
 from headrace.engines.llm.prompt_scores import pack_spans, score_prompts
 from headrace.engines.llm.shapes import Shapes
+from headrace.engines.llm.speculate import Speculation, ngram_burst
 from headrace.engines.llm.variants import COPY_PAGES, Variant
 from headrace.engines.program_store import program_signature
 from headrace.engines.programs import ProgramKey
@@ -55,6 +57,7 @@ class Lowering:
         self._runs = {
             "decode": _jit(partial(decode_burst, graph, backend), "num_top"),
             "decode logits": _jit(partial(decode_scores, graph, backend)),
+            "speculate": _jit(partial(ngram_burst, graph, backend), "num_top", "speculation"),
             "prefill": _jit(partial(prefill, graph, backend), "sizes", "num_top"),
             "prefill logits": _jit(partial(prefill_scores, graph, backend), "sizes"),
         }
@@ -71,6 +74,8 @@ class Lowering:
         static: dict[str, Any] = {}
         if key.kind.startswith("prefill"):
             static["sizes"] = self.sizes(key.size)
+        if key.kind == "speculate":
+            static["speculation"] = self.speculation
         if not key.kind.endswith("logits"):
             static["num_top"] = key.variant.num_top
         return self._runs[key.kind].lower(self.weights, cache=self._cache, **static, **arguments)
@@ -89,6 +94,9 @@ class Lowering:
             case "choose":
                 packed = pack_rows([], [], key.size, self._shapes.table_width)
                 arguments = {"scores": self._scores_shape(key.size), "packed": packed}
+                num_rows = key.size
+            case "speculate":
+                arguments = self.pack_speculative(DecodeBatch([], 1, 1), [], key.size)
                 num_rows = key.size
             case _:
                 batch = DecodeBatch([], 1, 1)
@@ -130,6 +138,22 @@ class Lowering:
             "known": pack_known(batch.sequences, size, burst),
             "bounds": np.asarray([min(batch.max_steps, burst), batch.min_active], np.int32),
         }
+
+    def pack_speculative(self, batch: DecodeBatch, stop_ids: StopIds, size: int) -> dict[str, Any]:
+        """The arguments of a speculative burst but for the extras."""
+        length = self._shapes.table_width * self._config.cache.page_size
+        return {
+            "packed": pack_rows(batch.sequences, stop_ids, size, self._shapes.table_width),
+            "history": pack_history(batch.sequences, size, length),
+            "bounds": np.asarray([min(batch.max_steps, self._shapes.burst), batch.min_active], np.int32),
+        }
+
+    @property
+    def speculation(self) -> Speculation:
+        """What is fixed in the programs that check proposals."""
+        config = self._config.speculative
+        lookup = (config.prompt_lookup_min, config.prompt_lookup_max)
+        return Speculation(config.num_speculative_tokens, lookup, self._shapes.burst)
 
     def _no_extras(self, num_rows: int, variant: Any) -> Extras:
         """Extras of a variant's shapes that change nothing."""

@@ -136,7 +136,7 @@ def decode_burst(
         token=rows.token,
         made=jnp.zeros_like(rows.limit),
         is_active=rows.limit > 0,
-        chosen=_no_tokens(num_rows, burst, num_top),
+        chosen=no_tokens(num_rows, burst, num_top),
         extras=extras,
         cache=cache,
     )
@@ -156,7 +156,7 @@ class _Burst(NamedTuple):
     cache: KVCache
 
 
-def _no_tokens(num_rows: int, burst: int, num_top: int) -> Chosen:
+def no_tokens(num_rows: int, burst: int, num_top: int) -> Chosen:
     """Room for what the steps of a burst choose."""
     shape = (num_rows, burst)
     top = Top(

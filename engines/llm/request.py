@@ -179,6 +179,12 @@ class Sequence:
         return self.num_computed < self.prefill_end
 
     @property
+    def can_speculate(self) -> bool:
+        """Whether several of its tokens can be chosen at once: no rule depends on those before."""
+        request = self.request
+        return not (request.params.needs_host or request.params.use_beam_search or request.rules.has_edits)
+
+    @property
     def needs_whole_prompt(self) -> bool:
         """Whether pages of earlier prompts do not help it: log-probabilities of its own are wanted."""
         return self.prompt_trace is not None and not self.prompt_trace.is_requested

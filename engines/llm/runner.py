@@ -114,6 +114,7 @@ class Runner:
         next_shapes = shapes._replace(
             prefill_tokens=(pick_bucket(shapes.prefill_tokens, num_tokens),),
             decode_rows=(pick_bucket(shapes.decode_rows, min(num_rows, shapes.decode_rows[-1])),),
+            speculative_rows=tuple(size for size in shapes.speculative_rows if size >= num_rows)[:1],
         )
         keys = [key for key in programs_for(next_shapes, [_narrowest(each) for each in needs]) if key != COPY]
         if self._first_launch_s and time.monotonic() - self._first_launch_s > SMALL_BUCKETS_AFTER_S:
@@ -137,6 +138,9 @@ class Runner:
                 if tokens is None
                 else (_bucket("num_tokens", self.shapes.prefill_tokens, tokens),),
                 decode_rows=() if seqs is None else (_bucket("num_seqs", self.shapes.decode_rows, seqs),),
+                speculative_rows=tuple(size for size in self.shapes.speculative_rows if size >= (seqs or 1))[
+                    :1
+                ],
             )
             wanted = programs_for(shapes, self._announced or (PLAIN_NEEDS,))
             keys += [key for key in wanted if key != COPY]
@@ -151,18 +155,21 @@ class Runner:
         self.num_dispatches += 1
         if isinstance(batch, PrefillBatch):
             return self._launch_prefill(batch, stop_ids)
+        if batch.is_speculative:
+            return self._launch_speculative(batch, stop_ids)
         return self._launch_decode(batch, stop_ids)
 
     def fetch(self, dispatch: Dispatch) -> Sampled:
         """The tokens of a dispatch: of a prefill one a row, real where it was the row's last chunk."""
         batch, key = dispatch.batch, dispatch.key
         result, prompt_scores = jax.device_get((dispatch.result, dispatch.prompt_scores))
-        sampled = unpack_sampled(result, dispatch.most_steps, dispatch.num_top)
+        is_speculative = key.kind == "speculate"
+        sampled = unpack_sampled(result, dispatch.most_steps, dispatch.num_top, is_speculative=is_speculative)
         if prompt_scores is not None:
             record_spans(dispatch.spans, prompt_scores)
         if isinstance(batch, PrefillBatch):
             self.padding_tokens += key.size - batch.num_tokens
-        else:
+        elif sampled.proposed is None:
             num_steps = int(sampled.counts.max())
             self.padding_tokens += key.size * num_steps - int(sampled.counts.sum())
         return sampled
@@ -225,6 +232,16 @@ class Runner:
             self._cache, result = program(self._weights, cache=self._cache, **arguments)
             most_steps = self.shapes.burst
         return Dispatch(batch=batch, key=key, result=result, num_top=num_top, most_steps=most_steps)
+
+    def _launch_speculative(self, batch: DecodeBatch, stop_ids: StopIds) -> Dispatch:
+        size = pick_bucket(self.shapes.speculative_rows, len(batch.sequences))
+        num_top = count_top(batch.sequences)
+        extras = Extras(mask=pack_mask(batch.sequences, size, self._vocab_size))
+        key = ProgramKey("speculate", size, Variant.of(num_top, extras))
+        arguments = {**self._lowering.pack_speculative(batch, stop_ids, size), "extras": extras}
+        program = self.programs.get(key, arguments)
+        self._cache, result = program(self._weights, cache=self._cache, **arguments)
+        return Dispatch(batch=batch, key=key, result=result, num_top=num_top, most_steps=self.shapes.burst)
 
     def _choose_with_host(
         self, batch: PrefillBatch | DecodeBatch, scores: Scores, rows: np.ndarray, extras: Extras

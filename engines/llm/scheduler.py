@@ -361,7 +361,12 @@ class Scheduler:
         if not rows:
             return None
         min_active = len(rows) - len(rows) // REFILL_SHARE if self._waiting else 1
-        return DecodeBatch(rows, max_steps, min_active)
+        return DecodeBatch(rows, max_steps, min_active, self._can_speculate(rows))
+
+    def _can_speculate(self, rows: list[Sequence]) -> bool:
+        """Whether these rows are so few that proposals pay, and such that they can be checked."""
+        sizes = self._shapes.speculative_rows
+        return bool(sizes) and len(rows) <= sizes[-1] and all(each.can_speculate for each in rows)
 
     def _reserve(self, rows: list[Sequence], max_steps: int) -> bool:
         """Gives every row the pages of its next `max_steps` tokens, or none of them."""

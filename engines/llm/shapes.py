@@ -19,6 +19,8 @@ class Shapes(NamedTuple):
     prefill_rows: int
     table_width: int
     burst: int
+    speculative_rows: tuple[int, ...] = ()
+    """Rows that programs with proposals are made for; none where there is no speculation."""
 
 
 def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
@@ -33,10 +35,13 @@ def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
     prefill_tokens = growing_buckets(min(SMALLEST_PREFILL_BUCKET, tokens), tokens)
     if limits.token_buckets:
         prefill_tokens = (*limits.token_buckets[:-1], tokens)
+    speculative = config.speculative
+    speculative_rows = growing_buckets(1, min(speculative.disable_by_batch_size, rows))
     return Shapes(
         decode_rows=(rows,) if config.deterministic else decode_rows,
         prefill_tokens=(tokens,) if config.deterministic else prefill_tokens,
         prefill_rows=min(limits.max_concurrent_prefill, rows),
         table_width=segment // config.cache.page_size,
         burst=limits.decode_burst,
+        speculative_rows=speculative_rows if speculative.method else (),
     )

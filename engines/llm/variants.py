@@ -58,6 +58,11 @@ class Needs(NamedTuple):
     prompt_top: int = 0
     """Most likely tokens reported at each prompt token; 0: prompts are not scored."""
 
+    @property
+    def can_speculate(self) -> bool:
+        """Whether proposals can be checked for such rows, if for any."""
+        return not self.has_host and self.decode_widths == (0,)
+
     def join(self, other: "Needs") -> "Needs":
         """What a dispatch needs that has rows of both."""
         return Needs(
@@ -120,6 +125,9 @@ def _programs_of(shapes: Shapes, needs: Needs) -> Iterator[ProgramKey]:
             yield from (ProgramKey("choose", size, variant) for variant in decodes)
         else:
             yield from (ProgramKey("decode", size, variant) for variant in decodes)
+    if needs.can_speculate:
+        variant = _variant(needs, 0)
+        yield from (ProgramKey("speculate", size, variant) for size in shapes.speculative_rows)
     if needs.has_host:
         yield from (ProgramKey("choose", shapes.prefill_rows, variant) for variant in prefills)
     if needs.prompt_top:

@@ -1,0 +1,86 @@
+"""Speculative decoding beside plain decoding, in turn in one process, for a few rows at a time.
+
+    python -m benchmarks.speculation --model demo:smollm2-135m --rows 1 2 4
+
+Two workloads: texts that repeat their prompt (a table is to be written again with one change), and free
+answers. The first round of each engine is not counted.
+"""
+
+import argparse
+import statistics
+import time
+
+from headrace.engines.llm import LLM, EngineConfig, SamplingParams, SpeculativeConfig
+
+NAMES = ["oak", "ash", "elm", "fir", "yew", "lime", "pine", "rowan"]
+TOPICS = ["the sea", "a mill", "winter", "bread", "a long road", "the moon", "old books", "rain"]
+
+
+def copying(index: int) -> str:
+    """A prompt that asks for a text that stands in it."""
+    lines = [
+        f"{number}. The {NAMES[(number + index) % 8]} is {number * 7 + index} m high." for number in range(9)
+    ]
+    table = "\n".join(lines)
+    return f"Write this list three times, word for word.\n\n{table}\n\nThe list:\n\n{table}\n\nThe list:\n\n"
+
+
+def free(index: int) -> str:
+    """A prompt whose answer is new."""
+    return f"Write a short story about {TOPICS[index % 8]}, in which a stranger comes at night.\n\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="demo:smollm2-135m")
+    parser.add_argument("--draft", help="a draft model; without it proposals come from the text itself")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--num-speculative-tokens", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16")
+    arguments = parser.parse_args()
+    speculative = SpeculativeConfig(
+        method="draft_model" if arguments.draft else "ngram",
+        speculative_model=arguments.draft,
+        num_speculative_tokens=arguments.num_speculative_tokens,
+        disable_by_batch_size=max(arguments.rows),
+    )
+    options = {"max_model_len": 1024, "max_num_seqs": 32, "num_pages": 600, "dtype": arguments.dtype}
+    options["enable_prefix_caching"] = True
+    with (
+        LLM(arguments.model, EngineConfig.of(**options)) as plain,
+        LLM(arguments.model, EngineConfig.of(**options, speculative=speculative)) as speculating,
+    ):
+        for workload in (copying, free):
+            for num_rows in arguments.rows:
+                compare(workload, num_rows, [plain, speculating], arguments)
+
+
+def compare(workload, num_rows: int, engines: list[LLM], arguments: argparse.Namespace) -> None:
+    params = SamplingParams(max_tokens=arguments.tokens, ignore_eos=True)
+    prompts = [workload(index) for index in range(num_rows)]
+    seconds: list[list[float]] = [[], []]
+    texts: list[list[str]] = [[], []]
+    before = engines[1].metrics()
+    for _ in range(arguments.rounds + 1):
+        for number, llm in enumerate(engines):
+            started_s = time.perf_counter()
+            texts[number] = [output.text for output in llm.generate(prompts, params)]
+            seconds[number].append(time.perf_counter() - started_s)
+    rates = [num_rows * arguments.tokens / statistics.median(each[1:]) for each in seconds]
+    ratios = [plain / own for plain, own in zip(seconds[0][1:], seconds[1][1:], strict=True)]
+    gained = {name: value - before[name] for name, value in engines[1].metrics().items()}
+    accepted = gained["accepted_tokens"] / max(gained["draft_tokens"], 1)
+    per_step = 1 + gained["accepted_tokens"] / max(gained["speculative_steps"], 1)
+    same = sum(one == other for one, other in zip(*texts, strict=True))
+    print(
+        f"{workload.__name__}, {num_rows} rows: {rates[0]:.0f} tokens/s plain, {rates[1]:.0f} speculating, "
+        f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
+        f"{accepted:.0%} accepted, {per_step:.2f} tokens a step; {same} of {num_rows} texts equal",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

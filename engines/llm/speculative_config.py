@@ -1,0 +1,38 @@
+"""What is told about speculative decoding."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.engines.errors import ConfigError
+from headrace.engines.serialization import Serializable
+
+SpeculativeMethod = Literal["ngram", "draft_model"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpeculativeConfig(Serializable):
+    """How tokens are proposed that the model then checks together; no text changes by it."""
+
+    method: SpeculativeMethod | None = None
+    """How tokens are proposed: ngram (what followed the last tokens before), draft_model (default: not)."""
+    num_speculative_tokens: int = 4
+    """Tokens that are proposed and checked at once."""
+    speculative_model: str | None = None
+    """The draft model of method draft_model: a small one with the same tokens."""
+    prompt_lookup_max: int = 4
+    """Most last tokens that are looked for in the prompt and the text, with ngram."""
+    prompt_lookup_min: int = 1
+    """Fewest last tokens that have to be found for a proposal, with ngram."""
+    disable_by_batch_size: int = 8
+    """Rows above which a step does without speculation: products of many rows gain nothing by more."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_speculative_tokens", "prompt_lookup_min", "disable_by_batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, wanted at least 1")
+        if self.prompt_lookup_max < self.prompt_lookup_min:
+            raise ConfigError(
+                f"prompt_lookup_max is {self.prompt_lookup_max}, less than prompt_lookup_min: raise it"
+            )
+        if self.speculative_model is not None and self.method != "draft_model":
+            raise ConfigError("speculative_model is given: set method to draft_model, which uses it")

@@ -1,0 +1,177 @@
+"""Tokens that are proposed and checked are those that come one by one."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from headrace.engines import ConfigError
+from headrace.engines.llm import LLM, SamplingParams, SpeculativeConfig
+from headrace.engines.llm.ngram import look_up
+from tests.engines.llm.conftest import tiny_config
+from tests.engines.llm.driving import drive, encode, make_engine
+
+
+def propose(tokens: list[int], num_tokens: int = 3, sizes: tuple[int, int] = (1, 3)) -> list[int] | None:
+    history = np.zeros((1, 16), np.int32)
+    history[0, : len(tokens)] = tokens
+    found, is_found = look_up(jnp.asarray(history), jnp.asarray([len(tokens)], jnp.int32), num_tokens, sizes)
+    return found[0].tolist() if is_found[0] else None
+
+
+def test_what_followed_the_last_tokens_is_proposed():
+    assert propose([1, 2, 3, 4, 5, 1, 2]) == [3, 4, 5]
+    assert propose([1, 2, 8, 5, 2, 9, 1, 2]) == [8, 5, 2]  # two tokens that match are worth more than one
+    assert propose([1, 2, 8, 1, 2, 9, 1, 2]) == [9, 1, 2]  # the later of equals
+    assert propose([7, 7]) == [7, 7, 7]
+    assert propose([1, 2, 1, 2]) == [1, 2, 1]  # goes on from what it proposes
+    assert propose([1, 2, 3]) is None
+    assert propose([5]) is None
+    assert propose([1, 2, 8, 2], sizes=(2, 3)) is None
+    assert propose([0, 0, 3, 0, 0], num_tokens=2) == [3, 0]
+
+
+@pytest.fixture(scope="module")
+def ngram(tiny_model):
+    with LLM(str(tiny_model), tiny_config(speculative=SpeculativeConfig(method="ngram"))) as llm:
+        yield llm
+
+
+def prompts_of(count: int) -> list[list[int]]:
+    """Prompts half of which repeat themselves."""
+    rng = np.random.default_rng(3)
+    made = [rng.integers(32, 288, rng.integers(1, 40)).tolist() for _ in range(count)]
+    return [prompt * (index % 2 + 1) for index, prompt in enumerate(made)]
+
+
+def assert_same(found, expected) -> None:
+    """All that a reader sees of texts is the same, but for the last bits of log-probabilities."""
+    for own, other in zip(found, expected, strict=True):
+        for text, wanted in zip(own.outputs, other.outputs, strict=True):
+            assert text.token_ids == wanted.token_ids
+            assert (text.text, text.finish_reason) == (wanted.text, wanted.finish_reason)
+            assert text.stop_reason == wanted.stop_reason
+            assert text.cumulative_logprob == pytest.approx(wanted.cumulative_logprob, abs=1e-3)
+
+
+def test_greedy_texts_are_those_without_proposals(tiny_llm, ngram):
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    before = ngram.metrics()
+    assert_same(ngram.generate(prompts_of(64), params), tiny_llm.generate(prompts_of(64), params))
+    gained = {name: value - before[name] for name, value in ngram.metrics().items()}
+    assert 0 < gained["accepted_tokens"] < gained["draft_tokens"]
+    # Each step made its accepted tokens and one more; a text's first token comes from its prefill.
+    assert gained["completion_tokens"] >= gained["speculative_steps"] + gained["accepted_tokens"] + 64
+
+
+def test_draws_stops_and_masks_are_those_without_proposals(tiny_llm, ngram):
+    kinds = [
+        SamplingParams(max_tokens=30, temperature=0.8, top_k=20, top_p=0.9, ignore_eos=True),
+        SamplingParams(max_tokens=30, temperature=1.0, n=2, min_p=0.05),
+        SamplingParams(max_tokens=30, stop="a", min_tokens=6),
+        SamplingParams(max_tokens=30, temperature=0.5, stop_token_ids=tuple(range(32, 60)), min_tokens=3),
+        SamplingParams(max_tokens=1),
+        SamplingParams(max_tokens=300, ignore_eos=True),
+    ]
+    params = [kind.replace(seed=index) for index, kind in enumerate(kinds * 2)]
+    prompts = prompts_of(12)
+    assert_same(ngram.generate(prompts, params), tiny_llm.generate(prompts, params))
+
+
+def test_masks_and_logprobs_are_those_without_proposals(tiny_llm, ngram):
+    params = SamplingParams(max_tokens=9, allowed_token_ids=(70, 71), logprobs=3, ignore_eos=True)
+    found, expected = (llm.generate(prompts_of(4), params) for llm in (ngram, tiny_llm))
+    assert_same(found, expected)
+    for own, other in zip(found[3].outputs[0].logprobs, expected[3].outputs[0].logprobs, strict=True):
+        assert own.keys() == other.keys()
+        for token, place in own.items():
+            assert place.rank == other[token].rank
+            assert place.logprob == pytest.approx(other[token].logprob, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(max_tokens=20, frequency_penalty=0.5, ignore_eos=True),
+        pytest.param(
+            SamplingParams(max_tokens=8, use_beam_search=True, beam_width=3, n=2, ignore_eos=True),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(SamplingParams(max_tokens=8, guided_regex="[a-d]{8}"), marks=pytest.mark.slow),
+    ],
+)
+def test_rows_with_rules_over_their_past_go_without_proposals(tiny_llm, ngram, params):
+    before = ngram.metrics()["speculative_steps"]
+    prompts = prompts_of(2)
+    assert_same(ngram.generate(prompts, params), tiny_llm.generate(prompts, params))
+    assert ngram.metrics()["speculative_steps"] == before
+
+
+def test_texts_are_the_same_where_pages_are_few(tiny_llm, ngram):
+    params = SamplingParams(max_tokens=60, ignore_eos=True)
+    prompts = prompts_of(12)
+    engine = make_engine(ngram, tiny_config(num_pages=14, speculative=SpeculativeConfig(method="ngram")))
+    requests = [encode(ngram, str(index), prompt, params) for index, prompt in enumerate(prompts)]
+    outputs = drive(engine, requests)
+    assert engine.metrics()["preemptions"] > 0
+    expected = tiny_llm.generate(prompts, params)
+    assert_same([outputs[str(index)] for index in range(12)], expected)
+
+
+def test_more_rows_than_pay_go_without_proposals(ngram):
+    config = tiny_config(speculative=SpeculativeConfig(method="ngram", disable_by_batch_size=2))
+    with LLM(ngram._checkpoint, config) as llm:
+        many = [SamplingParams(max_tokens=length, ignore_eos=True) for length in (40, 40, 40, 40, 40, 100)]
+        llm.generate(prompts_of(6), many)
+        metrics = llm.metrics()
+        assert 0 < metrics["speculative_steps"] < 70
+
+
+def test_draws_with_proposals_are_spread_as_the_model_says(ngram):
+    """Chi-square of second tokens, of three, after a first one that stands in the prompt."""
+    count, draw = 600, SamplingParams(max_tokens=3, temperature=1.0, top_k=3, ignore_eos=True)
+    likely = {"max_tokens": 1, "logprobs": 3}
+    # The likeliest token after the prompt is put into its beginning, where it is found and followed by 50.
+    prompt = [50, 60, 70, 80] * 3
+    for _ in range(20):
+        first = ngram.generate(prompt, likely).outputs[0].token_ids[0]
+        if first in prompt:
+            break
+        prompt = [first, 50, *prompt]
+    assert first in prompt
+    weights = _likely(ngram.generate([*prompt, first], likely))
+    before = ngram.metrics()["draft_tokens"]
+    outputs = ngram.generate([prompt] * count, [draw.replace(seed=seed) for seed in range(count)])
+    drawn = [output.outputs[0].token_ids for output in outputs]
+    seconds = [tokens[1] for tokens in drawn if tokens[0] == first]
+    assert len(seconds) > 150
+    # Some are made beside prefills, without proposals.
+    assert ngram.metrics()["draft_tokens"] - before > len(seconds) / 2
+    assert set(seconds) <= set(weights)
+    expected = {token: len(seconds) * weight / sum(weights.values()) for token, weight in weights.items()}
+    assert min(expected.values()) > 5
+    square = sum((seconds.count(token) - wanted) ** 2 / wanted for token, wanted in expected.items())
+    assert square < 13.8  # 2 degrees of freedom: one in 1,000 is above
+
+
+def _likely(output) -> dict[int, float]:
+    return {token: math.exp(place.logprob) for token, place in output.outputs[0].logprobs[0].items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0"),
+        ({"prompt_lookup_max": 1, "prompt_lookup_min": 2}, "less than prompt_lookup_min"),
+        ({"method": "ngram", "speculative_model": "x"}, "draft_model"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes, text):
+    with pytest.raises(ConfigError, match=text):
+        SpeculativeConfig(**changes)
+
+
+def test_deterministic_texts_are_not_speculated():
+    with pytest.raises(ConfigError, match="do not go together"):
+        tiny_config(deterministic=True, speculative=SpeculativeConfig(method="ngram"))
