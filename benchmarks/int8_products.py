@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import qwix  # pyright: ignore[reportMissingImports]  # of this benchmark alone
 
-from headrace.engines.llm.families.loading import quantize_int8
+from headrace.engines.quantization import quantize_int8
 
 SHAPES = [(8, 576, 3072), (128, 576, 3072), (128, 1536, 576), (512, 576, 3072)]
 ROUNDS = 60

@@ -10,7 +10,8 @@ from headrace.engines import Serializable
 from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
 from headrace.engines.llm import CacheConfig, SchedulerConfig, SpeculativeConfig
-from headrace.engines.llm.engine_config import AttentionBackend, Quantization
+from headrace.engines.llm.engine_config import AttentionBackend
+from headrace.engines.quantization import Quantization
 from headrace.pipelines.decoding import DecodingConfig
 from headrace.pipelines.search import SearchConfig
 
@@ -290,6 +291,8 @@ class TranscribeConfig(RunConfig):
     """Table column of seconds at which a row's stretch of its recording begins (default: `offset`)."""
     duration_column: str | None = None
     """Table column of seconds that the stretch lasts (default: `duration`)."""
+    quantization: Quantization | None = None
+    """int8: the weights of products, made at load time with a scale for each output (default: none)."""
     search: SearchConfig = field(default_factory=SearchConfig)
     """Beams and draws."""
     batch_size: int | None = None

@@ -262,6 +262,7 @@ def whisper_config(config: TranscribeConfig) -> WhisperConfig:
         channel=config.channel,
         languages=config.languages,
         deterministic=config.deterministic,
+        quantization=config.quantization,
         beam_size=config.search.beam_size,
         patience=config.search.patience,
         best_of=config.search.best_of,

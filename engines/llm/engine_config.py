@@ -8,12 +8,12 @@ from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
 from headrace.engines.errors import ConfigError
 from headrace.engines.llm.speculative_config import SpeculativeConfig
+from headrace.engines.quantization import Quantization
 from headrace.engines.serialization import Serializable
 
 Overlong = Literal["error", "truncate-left", "truncate-right"]
 Policy = Literal["fcfs", "priority"]
 AttentionBackend = Literal["auto", "native", "xla"]
-Quantization = Literal["int8"]
 KVCacheDtype = Literal["auto", "int8"]
 MIN_ROWS = 2
 """Fewest rows of a product: one row alone takes another path through the machine, with other last bits."""

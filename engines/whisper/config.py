@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from headrace.audio import cut_windows
 from headrace.engines.errors import ConfigError, ModelError
+from headrace.engines.quantization import Quantization
 from headrace.engines.serialization import Serializable
 
 Timestamps = Literal["none", "segment", "word"]
@@ -48,6 +49,8 @@ class WhisperConfig(Serializable):
     """Replaces the checkpoint's own statement; None: from the checkpoint."""
     dtype: str = "auto"
     """"bfloat16", "float32", or "auto": bfloat16."""
+    quantization: Quantization | None = None
+    """"int8": the weights of products, but convolutions, made at load time with a scale for each output."""
     chunk_length_s: float = 30.0
     """Seconds of a window, strides included; more than both strides, at most 30."""
     stride_length_s: Stride = None
@@ -111,6 +114,8 @@ class WhisperConfig(Serializable):
             raise ConfigError(f"temperatures is {self.temperatures}: it must begin with 0 and rise")
         if self.encoder_context not in ("full", "fit"):
             raise ConfigError(f"encoder_context is {self.encoder_context!r}: it must be 'full' or 'fit'")
+        if self.quantization not in (None, "int8"):
+            raise ConfigError(f"quantization is {self.quantization!r}: it must be None or 'int8'")
         if self.max_tokens_per_s <= 0:
             raise ConfigError(f"max_tokens_per_s is {self.max_tokens_per_s}: it must be above 0")
         self.options()

@@ -3,12 +3,14 @@ kernel of a CPU, which takes norm, bias, activation and residual in one pass."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Float32
 
 from headrace.engines import native
-from headrace.engines.whisper.weights import Pair, Weights
+from headrace.engines.quantization import quantize_int8
+from headrace.engines.whisper.weights import Form, Pair, Weights
 
 
 class LayerNorm(nnx.Module):
@@ -29,13 +31,19 @@ class LayerNorm(nnx.Module):
 class Linear(nnx.Module):
     """A product with float32 sums, and a bias."""
 
-    def __init__(self, pair: Pair, *, is_native: bool) -> None:
+    def __init__(self, pair: Pair, form: Form) -> None:
         weight, bias = pair
         self.num_out, self.num_in = weight.shape
-        self.is_native = is_native
-        if is_native:
+        self.dtype = form.dtype
+        self.is_native = form.kind == "packed"
+        scale = None
+        if self.is_native:
             weight, bias = native.pack_linear(weight, bias)
+        elif form.kind == "int8":
+            kernel, scale = quantize_int8(np.asarray(weight, np.float32).T)
+            weight = jnp.asarray(np.ascontiguousarray(kernel.T))
         self.weight = nnx.Param(weight)
+        self.scale = None if scale is None else nnx.Param(jnp.asarray(scale))
         self.bias = None if bias is None else nnx.Param(bias)
 
     def __call__(
@@ -57,9 +65,11 @@ class Linear(nnx.Module):
         return native.PackedLinear(self.weight[...], self.bias[...])
 
     def _product(self, x: Float[Array, "*rows in"]) -> Float32[Array, "*rows out"]:
-        weight = self.weight[...]
+        weight = self.weight[...].astype(self.dtype)
         contract = (((x.ndim - 1,), (1,)), ((), ()))
         y = lax.dot_general(x.astype(weight.dtype), weight, contract, preferred_element_type=jnp.float32)
+        if self.scale is not None:
+            y = y * jnp.expand_dims(self.scale[...], tuple(range(y.ndim - 1)))
         if self.bias is None:
             return y
         return y + jnp.expand_dims(self.bias[...], tuple(range(y.ndim - 1)))
@@ -69,7 +79,7 @@ class Convolution(nnx.Module):
     """A convolution of width 3 along time, as a product, with its activation."""
 
     def __init__(self, weights: Weights, name: str, stride: int) -> None:
-        self.linear = Linear(weights.convolution(name), is_native=weights.is_native)
+        self.linear = Linear(weights.convolution(name), weights.plain_form)
         self.stride = stride
         self.dtype = weights.dtype
 

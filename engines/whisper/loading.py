@@ -112,7 +112,9 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
         languages=_languages(config, tokenizer.special),
         alignment_heads=alignment_heads(generation.get("alignment_heads"), dims),
     )
-    model = WhisperModel(Weights(checkpoint, dims, dtype), dims, has_beams=config.beam_size > 1)
+    model = WhisperModel(
+        Weights(checkpoint, dims, dtype, config.quantization), dims, has_beams=config.beam_size > 1
+    )
     return LoadedModel(model=model, tokenizer=tokenizer, decoding=decoding, defaults=defaults, config=config)
 
 

@@ -31,8 +31,8 @@ class Read(NamedTuple):
 class FeedForward(nnx.Module):
     def __init__(self, weights: Weights, name: str) -> None:
         self.norm = LayerNorm(*weights.norm(f"{name}.final_layer_norm"))
-        self.up = Linear(weights.linear(f"{name}.fc1"), is_native=weights.is_native)
-        self.down = Linear(weights.linear(f"{name}.fc2"), is_native=weights.is_native)
+        self.up = Linear(weights.linear(f"{name}.fc1"), form=weights.form)
+        self.down = Linear(weights.linear(f"{name}.fc2"), form=weights.form)
         self.dtype = weights.dtype
 
     def __call__(self, x: Float32[Array, "*rows D"]) -> Float32[Array, "*rows D"]:
@@ -46,8 +46,8 @@ class SelfAttention(nnx.Module):
     def __init__(self, weights: Weights, name: str, num_heads: int) -> None:
         self.norm = LayerNorm(*weights.norm(f"{name}.self_attn_layer_norm"))
         fused = weights.fused([f"{name}.self_attn.{part}_proj" for part in "qkv"], num_heads)
-        self.qkv = Linear(fused, is_native=weights.is_native)
-        self.out = Linear(weights.linear(f"{name}.self_attn.out_proj"), is_native=weights.is_native)
+        self.qkv = Linear(fused, form=weights.form)
+        self.out = Linear(weights.linear(f"{name}.self_attn.out_proj"), form=weights.form)
         self.dtype = weights.dtype
 
     def project(self, x: Float32[Array, "*rows D"]) -> Float[Array, "*rows D3"]:
@@ -61,9 +61,9 @@ class CrossAttention(nnx.Module):
     def __init__(self, weights: Weights, name: str, num_heads: int) -> None:
         self.norm = LayerNorm(*weights.norm(f"{name}.encoder_attn_layer_norm"))
         own, kv = ([f"{name}.encoder_attn.{part}_proj" for part in parts] for parts in ("q", "kv"))
-        self.q = Linear(weights.fused(own, num_heads), is_native=weights.is_native)
-        self.kv = Linear(weights.fused(kv), is_native=weights.is_native)
-        self.out = Linear(weights.linear(f"{name}.encoder_attn.out_proj"), is_native=weights.is_native)
+        self.q = Linear(weights.fused(own, num_heads), form=weights.form)
+        self.kv = Linear(weights.fused(kv), form=weights.form)
+        self.out = Linear(weights.linear(f"{name}.encoder_attn.out_proj"), form=weights.form)
         self.dtype = weights.dtype
 
     def project(self, x: Float32[Array, "*rows D"]) -> Float[Array, "*rows D"]:
@@ -133,10 +133,10 @@ class Decoder(nnx.Module):
     """Logits of the next token, one token a row at a time."""
 
     def __init__(self, weights: Weights, dims: ModelDims, backend: Attention) -> None:
-        embedding = weights.array("decoder.embed_tokens.weight")
-        self.lookup = nnx.Param(to_storage(embedding))
+        embedding = weights.array("decoder.embed_tokens.weight", weights.product_dtype)
+        self.lookup = nnx.Param(to_storage(embedding.astype(weights.dtype)))
         self.num_frames = dims.num_frames
-        self.head = Linear((embedding, None), is_native=weights.is_native)
+        self.head = Linear((embedding, None), form=weights.form)
         self.positions = nnx.Param(weights.array("decoder.embed_positions.weight", jnp.float32))
         self.layers = nnx.List(
             DecoderLayer(weights, f"decoder.layers.{i}", backend) for i in range(dims.decoder_layers)

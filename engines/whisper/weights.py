@@ -1,6 +1,7 @@
 """Tensors of a Whisper checkpoint in the form that the model takes."""
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,22 +11,42 @@ from jaxtyping import Array, Float, Float32
 from headrace.engines import native
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ModelError
+from headrace.engines.quantization import Quantization
 from headrace.engines.whisper.config import ModelDims
 
 Pair = tuple[Float[Array, "out in"], Float32[Array, " out"] | None]
 
 
+class Form(NamedTuple):
+    """How the weights of a product are kept."""
+
+    dtype: jnp.dtype
+    """What enters the product."""
+    kind: Literal["plain", "packed", "int8"]
+    """As they are, in the native kernel's order, or in 8 bits with a float32 scale for each output."""
+
+
 class Weights:
     """Reads tensors by their Hugging Face names, casts them, and checks the shapes that matter."""
 
-    def __init__(self, checkpoint: Checkpoint, dims: ModelDims, dtype: jnp.dtype) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        dims: ModelDims,
+        dtype: jnp.dtype,
+        quantization: Quantization | None = None,
+    ) -> None:
         self._checkpoint = checkpoint
         self._names = set(checkpoint.tensor_names())
         self._prefix = "" if "encoder.conv1.weight" in self._names else "model."
         self._dims = dims
         self.dtype = dtype
         self.width = dims.width
-        self.is_native = dtype == jnp.bfloat16 and dims.width % 16 == 0 and native.is_available(native.LINEAR)
+        is_native = dtype == jnp.bfloat16 and dims.width % 16 == 0 and native.is_available(native.LINEAR)
+        self.plain_form = Form(dtype, "packed" if is_native else "plain")
+        self.form = self.plain_form if quantization is None else Form(dtype, quantization)
+        # 8 bits are made of the numbers as they are, not as bfloat16 rounds them.
+        self.product_dtype = dtype if quantization is None else jnp.dtype(jnp.float32)
         self._check()
 
     def array(self, name: str, dtype: jnp.dtype | type | None = None) -> Float[Array, "..."]:
@@ -33,7 +54,9 @@ class Weights:
         return jnp.asarray(self._read(name), dtype=dtype or self.dtype)
 
     def linear(self, name: str) -> Pair:
-        return self.array(f"{name}.weight"), self._bias(name, self._read(f"{name}.weight").shape[0])
+        return self.array(f"{name}.weight", self.product_dtype), self._bias(
+            name, self._read(f"{name}.weight").shape[0]
+        )
 
     def norm(self, name: str) -> tuple[Float32[Array, " D"], Float32[Array, " D"]]:
         return self.array(f"{name}.weight", jnp.float32), self.array(f"{name}.bias", jnp.float32)
@@ -45,7 +68,7 @@ class Weights:
         if num_heads is not None:
             scale = (kernels[0].shape[0] // num_heads) ** -0.5  # 1/8 in all known models: exact in bfloat16
             kernels[0], biases[0] = kernels[0] * np.float32(scale), biases[0] * np.float32(scale)
-        return jnp.asarray(np.concatenate(kernels), dtype=self.dtype), jnp.concatenate(biases)
+        return jnp.asarray(np.concatenate(kernels), dtype=self.product_dtype), jnp.concatenate(biases)
 
     def convolution(self, name: str) -> Pair:
         """A convolution of width 3 as a product: [out, in, 3] becomes [out, 3 x in]."""

@@ -8,17 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float32, Int8
 
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ModelError
 from headrace.engines.llm.config import ModelConfig
-from headrace.engines.llm.engine_config import Quantization
 from headrace.engines.llm.families.registry import find_family
 from headrace.engines.llm.families.weight_names import WeightNames
 from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.model import Decoder
 from headrace.engines.native.linear import interleave_gate, pack_weight, packed_shape
+from headrace.engines.quantization import Quantization, quantize_int8
 
 _HEAD = "lm_head.weight"
 _PACKED = ("packed", "packed_pairs")
@@ -125,19 +124,6 @@ def _load(
     if path[-1] == "scale":
         loaded = loaded + np.asarray(names.norm_offset, loaded.dtype)
     return jnp.asarray(loaded), join(scales) if scales else None
-
-
-def quantize_int8(
-    kernel: Float32[np.ndarray, "I O"],
-) -> tuple[Int8[np.ndarray, "I O"], Float32[np.ndarray, " O"]]:
-    """A kernel in 8 bits, and the scale of each output that its column is to be multiplied by.
-
-    The largest weight of a column becomes 127. qwix 0.1.8 rounds alike (benchmarks/int8_products.py: the same
-    error), and installs beside our pins; but its product took 2 to 5 times as long on a busy AVX-512 CPU as
-    these lines and a cast in `Linear`, and its arrays are no plain weights to load, swap and count.
-    """
-    scale = np.maximum(np.abs(kernel).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
-    return np.rint(kernel / scale[None, :]).astype(np.int8), scale
 
 
 def _to_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -15,9 +15,9 @@ from headrace.engines.llm import LLM, SamplingParams
 from headrace.engines.llm.attend import attend_blocks
 from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, max_blocks, pack_prefill, unpack_prefill
 from headrace.engines.llm.families import load_decoder, read_model_config
-from headrace.engines.llm.families.loading import quantize_int8
 from headrace.engines.llm.kv_cache import make_cache
 from headrace.engines.llm.request import LLMRequest, Sequence
+from headrace.engines.quantization import quantize_int8
 from tests.engines.llm.conftest import FLOAT32, tiny_config, write_byte_tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "families"
