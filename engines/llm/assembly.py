@@ -11,10 +11,11 @@ from headrace.engines import native
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.errors import ConfigError
 from headrace.engines.llm.config import ModelConfig
+from headrace.engines.llm.draft import Draft
 from headrace.engines.llm.engine import LLMEngine
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.families import load_decoder, read_model_config
-from headrace.engines.llm.kv_cache import choose_num_pages
+from headrace.engines.llm.kv_cache import choose_num_pages, count_page_bytes
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.request_encoder import RequestEncoder
 from headrace.engines.llm.runner import Runner
@@ -58,9 +59,15 @@ class Assembly:
 
 
 def assemble(
-    model: str | Checkpoint, config: EngineConfig, replaced: Replacements, num_replicas: int = 1
+    model: str | Checkpoint,
+    config: EngineConfig,
+    replaced: Replacements,
+    num_replicas: int = 1,
+    draft: Draft | None = None,
 ) -> Assembly:
     """Loads a model, and gives it the memory that it is going to use.
+
+    `draft` takes the place of the draft model that the config names.
 
     Raises:
       ModelError: the model cannot be found, read or run.
@@ -79,10 +86,14 @@ def assemble(
         tokenizer, config, vocab_size=model_config.vocab_size, max_prompt_len=max_model_len - 1
     )
     decoder = load_weights(checkpoint, model_config, config)
-    num_pages = choose_num_pages(model_config, config, max_model_len, dtype)
+    draft = draft or load_draft(config, max_model_len)
+    if draft is not None:
+        draft.check(model_config, max_model_len)
+    page_bytes = _draft_page_bytes(draft, config.cache.page_size)
+    num_pages = choose_num_pages(model_config, config, max_model_len, dtype, page_bytes)
     engines = [
         LLMEngine(
-            Runner(decoder, config, pages, max_model_len, dtype),
+            Runner(decoder, config, pages, max_model_len, dtype, draft),
             tokenizer,
             config,
             num_pages=pages,
@@ -99,6 +110,31 @@ def assemble(
         encoder=encoder,
         engines=engines,
     )
+
+
+def load_draft(config: EngineConfig, max_model_len: int) -> Draft | None:
+    """The draft model that a config names, with the engine's own precision; None where none is wanted.
+
+    Raises:
+      ModelError: it cannot be found, read or run.
+      ConfigError: one is wanted and not named.
+    """
+    if config.speculative.method != "draft_model":
+        return None
+    spec = config.speculative.speculative_model
+    if spec is None:
+        raise ConfigError("method draft_model has no draft model: give speculative_model")
+    checkpoint = open_checkpoint(spec)
+    model = read_model_config(checkpoint.config)
+    decoder = load_weights(checkpoint, model.for_context(min(max_model_len, model.max_position)), config)
+    return Draft(decoder=decoder, config=config, is_borrowed=False)
+
+
+def _draft_page_bytes(draft: Draft | None, page_size: int) -> int:
+    if draft is None:
+        return 0
+    cache = draft.config.cache.replace(page_size=page_size)
+    return count_page_bytes(draft.decoder.config, cache, resolve_dtype(draft.config.dtype))
 
 
 def load_weights(checkpoint: Checkpoint, model: ModelConfig, config: EngineConfig) -> Decoder:

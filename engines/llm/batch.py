@@ -3,7 +3,7 @@
 A batch travels as a single int32 vector. Both directions of the packing stand in this file.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
@@ -32,6 +32,8 @@ class PrefillBatch:
     lengths: list[int]
     is_last: list[bool]
     """Whether the chunk is its row's last, after which a token is made."""
+    starts: list[int] = field(default_factory=list)
+    """Where the chunks begin, where that is not at the first uncomputed token."""
 
     @property
     def num_tokens(self) -> int:
@@ -143,9 +145,12 @@ def pack_known(sequences: list[Sequence], num_rows: int, burst: int) -> np.ndarr
 
 
 def pack_history(sequences: list[Sequence], num_rows: int, length: int) -> np.ndarray:
-    """The tokens of each row, int32 [num_rows, length]; what stands after them does not matter."""
+    """The tokens of each row, int32 [num_rows, length]; what stands after them does not matter.
+
+    Empty where the length is 0.
+    """
     history = np.zeros((num_rows, length), np.int32)
-    for row, sequence in enumerate(sequences):
+    for row, sequence in enumerate(sequences if length else []):
         history[row, : len(sequence.tokens)] = sequence.tokens
     return history
 
@@ -186,7 +191,7 @@ def pack_prefill(
     last_token = np.zeros(sizes.num_rows, np.int32)
     cursor = num_blocks = 0
     for row, (sequence, length) in enumerate(zip(batch.sequences, batch.lengths, strict=True)):
-        first = sequence.num_computed
+        first = batch.starts[row] if batch.starts else sequence.num_computed
         tokens[cursor : cursor + length] = sequence.tokens[first : first + length]
         positions[cursor : cursor + length] = np.arange(first, first + length)
         token_row[cursor : cursor + length] = row

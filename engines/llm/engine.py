@@ -70,6 +70,11 @@ class LLMEngine:
         return self._scheduler.has_work()
 
     @property
+    def decoder(self) -> Decoder:
+        """The model with the weights that are in use."""
+        return self._runner.decoder
+
+    @property
     def num_used_slots(self) -> int:
         """Rows that have a slot."""
         return self._scheduler.num_running
@@ -196,6 +201,8 @@ class LLMEngine:
             count = int(sampled.counts[row])
             if isinstance(batch, DecodeBatch):
                 sequence.num_computed += count
+                if batch.is_speculative:
+                    sequence.num_drafted = sequence.num_computed
             # A row that is computed again knows its first tokens; the last one made is not computed.
             num_before = sequence.num_outputs
             made = slice(count - (sequence.num_computed + 1 - len(sequence.tokens)), count)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Int8, Shaped
 
 from headrace.engines.errors import ConfigError
 from headrace.engines.llm.config import ModelConfig
-from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.engine_config import CacheConfig, EngineConfig
 
 NULL_PAGE = 0
 """Page that padding writes to and that no row owns."""
@@ -110,8 +110,12 @@ def _quantize(values: Float[Array, "T K D"]) -> tuple[Int8[Array, "T K D"], Floa
     return jnp.round(values / divisors[..., None]).astype(jnp.int8), scales
 
 
-def choose_num_pages(model: ModelConfig, config: EngineConfig, max_model_len: int, dtype: jnp.dtype) -> int:
+def choose_num_pages(
+    model: ModelConfig, config: EngineConfig, max_model_len: int, dtype: jnp.dtype, draft_page_bytes: int = 0
+) -> int:
     """Pages, the null page included, that fit the memory and are of use.
+
+    `draft_page_bytes` are those of a draft model, which has as many.
 
     Raises:
       ConfigError: not even one row of max_model_len fits.
@@ -119,9 +123,7 @@ def choose_num_pages(model: ModelConfig, config: EngineConfig, max_model_len: in
     pages_per_row = -(-max_model_len // config.cache.page_size)
     if config.cache.num_pages is not None:
         return config.cache.num_pages
-    is_int8 = config.cache.kv_cache_dtype == "int8"
-    head_bytes = model.head_dim + SCALE_BYTES if is_int8 else model.head_dim * dtype.itemsize
-    page_bytes = 2 * model.num_layers * model.num_kv_heads * head_bytes * config.cache.page_size
+    page_bytes = count_page_bytes(model, config.cache, dtype) + draft_page_bytes
     affordable = int(free_memory_bytes() * config.cache.hbm_utilization) // page_bytes
     if affordable <= pages_per_row:
         raise ConfigError(
@@ -132,6 +134,14 @@ def choose_num_pages(model: ModelConfig, config: EngineConfig, max_model_len: in
     typical_row = -(-min(max_model_len, TYPICAL_ROW_TOKENS) // config.cache.page_size)
     useful = max(config.scheduler.max_num_seqs * typical_row, pages_per_row)
     return min(useful + 1, max(pages_per_row + 1, _steady(affordable)))
+
+
+def count_page_bytes(model: ModelConfig, cache: CacheConfig, dtype: jnp.dtype) -> int:
+    """Bytes of a page over all layers."""
+    head_bytes = model.head_dim * dtype.itemsize
+    if cache.kv_cache_dtype == "int8":
+        head_bytes = model.head_dim + SCALE_BYTES
+    return 2 * model.num_layers * model.num_kv_heads * head_bytes * cache.page_size
 
 
 def _steady(count: int) -> int:

@@ -14,6 +14,7 @@ from headrace.engines.driver import Driver
 from headrace.engines.errors import ModelError, RequestError, RowError
 from headrace.engines.llm.assembly import Overrides, Replacements, assemble, load_weights
 from headrace.engines.llm.conversation import ChatOptions, Message
+from headrace.engines.llm.draft import Draft
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.families import read_model_config
 from headrace.engines.llm.prompts import EncodeOptions, Prompt, TextRequest, list_params, list_prompts
@@ -36,7 +37,8 @@ class LLM:
     `chat_template`, Jinja text or the path of a file with it. `hf_overrides` are entries that replace those
     of the model's config.json, or a function from that config to another. `num_replicas` engines on this
     host share the weights and the memory for KV pages, each with a thread of its own; the one with the fewest
-    requests gets the next.
+    requests gets the next. `speculative_model` takes the place of the config's: an LLM proposes tokens with
+    its own precision and attention, and has to stay open.
 
     Raises:
       ModelError: the model cannot be found, read or run.
@@ -52,10 +54,12 @@ class LLM:
         chat_template: str | Path | None = None,
         hf_overrides: Overrides | None = None,
         num_replicas: int = 1,
+        speculative_model: "str | LLM | None" = None,
     ) -> None:
         started_s = time.monotonic()
         replaced = Replacements(tokenizer=tokenizer, chat_template=chat_template, hf_overrides=hf_overrides)
-        made = assemble(model, config or EngineConfig(), replaced, num_replicas)
+        config, draft = _choose_draft(config or EngineConfig(), speculative_model)
+        made = assemble(model, config, replaced, num_replicas, draft)
         self.config, self.model_config = made.config, made.model_config
         self.max_model_len = made.max_model_len
         self._checkpoint, self._tokenizer, self._encoder = made.checkpoint, made.tokenizer, made.encoder
@@ -307,6 +311,10 @@ class LLM:
         each = [engine.metrics() for engine in self._engines]
         return {**{name: sum(one[name] for one in each) for name in each[0]}, "load_s": self._load_s}
 
+    def as_draft(self) -> Draft:
+        """What another engine needs to have its tokens proposed by this model."""
+        return Draft(decoder=self._engine.decoder, config=self.config, is_borrowed=True)
+
     def close(self, *, drain: bool = False) -> None:
         """Stops the engine and gives its memory back.
 
@@ -339,6 +347,16 @@ class LLM:
 
     def _next_id(self) -> str:
         return f"request-{next(self._request_numbers)}"
+
+
+def _choose_draft(config: EngineConfig, model: str | LLM | None) -> tuple[EngineConfig, Draft | None]:
+    """The config with the method that a draft model needs, and the draft where it is loaded already."""
+    if model is None:
+        return config, None
+    spec = model if isinstance(model, str) else None
+    chosen = config.speculative.replace(method="draft_model", speculative_model=spec)
+    draft = None if isinstance(model, str) else model.as_draft()
+    return replace(config, speculative=chosen), draft
 
 
 def _finished(output: RequestOutput) -> "Future[RequestOutput]":

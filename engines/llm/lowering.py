@@ -23,6 +23,7 @@ from headrace.engines.llm.batch import (
     pack_rows,
 )
 from headrace.engines.llm.choose import Greedy, Scores, has_native_head
+from headrace.engines.llm.draft import DraftModel, draft_burst, draft_prefill
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.kv_cache import KVCache, copy_pages
 from headrace.engines.llm.logit_edits import Extras, all_allowed, no_edits
@@ -41,7 +42,14 @@ StopIds = list[tuple[int, ...]]
 class Lowering:
     """Traces programs, and packs the arguments that a dispatch brings along."""
 
-    def __init__(self, decoder: Decoder, cache: KVCache, config: EngineConfig, shapes: Shapes) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        config: EngineConfig,
+        shapes: Shapes,
+        draft: DraftModel | None = None,
+    ) -> None:
         graph, weights = nnx.split(decoder)
         self._model = decoder.config
         self._config = config
@@ -61,6 +69,12 @@ class Lowering:
             "prefill": _jit(partial(prefill, graph, backend), "sizes", "num_top"),
             "prefill logits": _jit(partial(prefill_scores, graph, backend), "sizes"),
         }
+        self._draft = draft
+        if draft is not None:
+            self._draft_shapes = jax.tree.map(shape_of, (draft.weights, draft.cache))
+            burst = partial(draft_burst, (graph, draft.graph), (backend, draft.backend))
+            self._runs["speculate"] = _jit(burst, "num_top", "speculation")
+            self._runs["draft prefill"] = _jit(partial(draft_prefill, draft.graph, draft.backend), "sizes")
 
     def lower(self, key: ProgramKey, arguments: Mapping[str, Any]) -> jax.stages.Lowered:
         """The traced program of a bucket for these arguments."""
@@ -72,13 +86,19 @@ class Lowering:
         if key.kind == "prompt scores":
             return self._score_prompts.lower(self.weights, num_top=key.variant.num_top, **arguments)
         static: dict[str, Any] = {}
-        if key.kind.startswith("prefill"):
+        weights, cache = self.weights, self._cache
+        if "prefill" in key.kind:
             static["sizes"] = self.sizes(key.size)
         if key.kind == "speculate":
             static["speculation"] = self.speculation
-        if not key.kind.endswith("logits"):
+            if self._draft is not None:
+                own_weights, own_cache = self._draft_shapes
+                weights, cache = (weights, own_weights), (cache, own_cache)
+        if key.kind == "draft prefill":
+            weights, cache = self._draft_shapes
+        elif not key.kind.endswith("logits"):
             static["num_top"] = key.variant.num_top
-        return self._runs[key.kind].lower(self.weights, cache=self._cache, **static, **arguments)
+        return self._runs[key.kind].lower(weights, cache=cache, **static, **arguments)
 
     def example(self, key: ProgramKey) -> dict[str, Any]:
         """Arguments of the shapes that a bucket has."""
@@ -88,7 +108,7 @@ class Lowering:
             case "prompt scores":
                 hidden = jax.ShapeDtypeStruct((key.size, self._model.hidden_size), jnp.float32)
                 return {"hidden": hidden, **pack_spans([], key.size)}
-            case "prefill" | "prefill logits":
+            case "prefill" | "prefill logits" | "draft prefill":
                 arguments = self.pack_prefill(PrefillBatch([], [], []), [], key.size)
                 num_rows = self._shapes.prefill_rows
             case "choose":
@@ -104,7 +124,7 @@ class Lowering:
                 num_rows = key.size
         if key.kind == "decode logits":
             return {"packed": arguments["packed"]}
-        if key.kind == "prefill logits":
+        if key.kind in ("prefill logits", "draft prefill"):
             return arguments
         return {**arguments, "extras": self._no_extras(num_rows, key.variant)}
 
@@ -119,6 +139,8 @@ class Lowering:
             "backend": self._backend,
             "weights": repr(program_signature(self.weights)),
             "pages": repr(program_signature(self._cache)),
+            "draft": repr(self._draft and (self._draft.model_config, self._draft.backend)),
+            "draft arrays": repr(self._draft and program_signature(self._draft_shapes)),
         }
 
     def sizes(self, num_tokens: int) -> PackedPrefill:
@@ -141,7 +163,8 @@ class Lowering:
 
     def pack_speculative(self, batch: DecodeBatch, stop_ids: StopIds, size: int) -> dict[str, Any]:
         """The arguments of a speculative burst but for the extras."""
-        length = self._shapes.table_width * self._config.cache.page_size
+        # A draft model knows the tokens by its pages.
+        length = 0 if self._draft else self._shapes.table_width * self._config.cache.page_size
         return {
             "packed": pack_rows(batch.sequences, stop_ids, size, self._shapes.table_width),
             "history": pack_history(batch.sequences, size, length),

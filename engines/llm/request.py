@@ -119,6 +119,8 @@ class Sequence:
     """Tokens at which it ends: the prompt's plus max_tokens, or the context length."""
     num_computed: int = 0
     """Tokens whose keys and values are in the pages."""
+    num_drafted: int = 0
+    """Tokens whose keys and values are in the pages of the draft model."""
     pages: list[int] = field(default_factory=list)
     prefix: int = 0
     """Name, in the page pool, of the prompt's pages that are published or shared so far."""

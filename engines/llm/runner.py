@@ -20,6 +20,7 @@ from headrace.engines.llm.batch import (
     unpack_sampled,
 )
 from headrace.engines.llm.choose import Scores
+from headrace.engines.llm.draft import Draft, DraftModel, lagging
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.host_rules import add_host_rules, need_host
 from headrace.engines.llm.kv_cache import NULL_PAGE, make_cache
@@ -29,6 +30,7 @@ from headrace.engines.llm.lowering import Lowering, StopIds, shape_of
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.prompt_scores import PromptSpan, pack_spans, record_spans, take_spans
 from headrace.engines.llm.request import LLMRequest
+from headrace.engines.llm.request import Sequence as Row
 from headrace.engines.llm.shapes import choose_shapes
 from headrace.engines.llm.variants import (
     COPY,
@@ -70,9 +72,16 @@ class Runner:
     """Owns the weights and the KV pages, and turns a batch into tokens with one dispatch."""
 
     def __init__(
-        self, decoder: Decoder, config: EngineConfig, num_pages: int, max_model_len: int, dtype: jnp.dtype
+        self,
+        decoder: Decoder,
+        config: EngineConfig,
+        num_pages: int,
+        max_model_len: int,
+        dtype: jnp.dtype,
+        draft: Draft | None = None,
     ) -> None:
-        _, self._weights = nnx.split(decoder)
+        self._graph, self._weights = nnx.split(decoder)
+        self._draft = None if draft is None else DraftModel(draft, num_pages, config.cache.page_size)
         kv_dtype = jnp.dtype(jnp.int8) if config.cache.kv_cache_dtype == "int8" else dtype
         self._cache = make_cache(decoder.config, num_pages, config.cache.page_size, kv_dtype)
         self._config = config
@@ -84,7 +93,7 @@ class Runner:
         self._first_launch_s: float | None = None
         self._announced: tuple[Needs, ...] = ()
         self._seen: dict[Needs, None] = {}
-        self._lowering = Lowering(decoder, self._cache, config, self.shapes)
+        self._lowering = Lowering(decoder, self._cache, config, self.shapes, self._draft)
         plan = programs_for(self.shapes, [PLAIN_NEEDS])
         self.programs = Programs(
             config.compilation,
@@ -183,9 +192,16 @@ class Runner:
         )
         self._weights = weights  # other replicas may still use the old ones
 
+    @property
+    def decoder(self) -> Decoder:
+        """The model with the weights that are in use."""
+        return nnx.merge(self._graph, self._weights)
+
     def release(self) -> None:
         """Frees weights and KV pages."""
         self.programs.close()
+        if self._draft is not None:
+            self._draft.release()
         for array in jax.tree.leaves((self._weights, self._cache)):
             array.delete()
 
@@ -239,9 +255,22 @@ class Runner:
         extras = Extras(mask=pack_mask(batch.sequences, size, self._vocab_size))
         key = ProgramKey("speculate", size, Variant.of(num_top, extras))
         arguments = {**self._lowering.pack_speculative(batch, stop_ids, size), "extras": extras}
-        program = self.programs.get(key, arguments)
-        self._cache, result = program(self._weights, cache=self._cache, **arguments)
+        program, draft = self.programs.get(key, arguments), self._draft
+        if draft is None:
+            self._cache, result = program(self._weights, cache=self._cache, **arguments)
+        else:
+            self._catch_up(draft, batch.sequences)
+            weights, cache = (self._weights, draft.weights), (self._cache, draft.cache)
+            (self._cache, draft.cache), result = program(weights, cache=cache, **arguments)
         return Dispatch(batch=batch, key=key, result=result, num_top=num_top, most_steps=self.shapes.burst)
+
+    def _catch_up(self, draft: DraftModel, sequences: list[Row]) -> None:
+        """Lets the draft model see the tokens that were computed without it."""
+        sizes = self.shapes.prefill_tokens
+        for batch in lagging(sequences, sizes[-1], self.shapes.prefill_rows):
+            key = ProgramKey("draft prefill", pick_bucket(sizes, batch.num_tokens), PLAIN)
+            arguments = self._lowering.pack_prefill(batch, [()] * len(batch.sequences), key.size)
+            draft.cache = self.programs.get(key, arguments)(draft.weights, cache=draft.cache, **arguments)
 
     def _choose_with_host(
         self, batch: PrefillBatch | DecodeBatch, scores: Scores, rows: np.ndarray, extras: Extras

@@ -411,4 +411,4 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self._pool.free(sequence.pages)
         sequence.pages = []
-        sequence.num_computed = 0
+        sequence.num_computed = sequence.num_drafted = 0

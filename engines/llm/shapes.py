@@ -21,6 +21,8 @@ class Shapes(NamedTuple):
     burst: int
     speculative_rows: tuple[int, ...] = ()
     """Rows that programs with proposals are made for; none where there is no speculation."""
+    has_draft: bool = False
+    """Whether a draft model proposes."""
 
 
 def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
@@ -44,4 +46,5 @@ def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
         table_width=segment // config.cache.page_size,
         burst=limits.decode_burst,
         speculative_rows=speculative_rows if speculative.method else (),
+        has_draft=speculative.method == "draft_model",
     )

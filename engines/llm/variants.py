@@ -128,6 +128,8 @@ def _programs_of(shapes: Shapes, needs: Needs) -> Iterator[ProgramKey]:
     if needs.can_speculate:
         variant = _variant(needs, 0)
         yield from (ProgramKey("speculate", size, variant) for size in shapes.speculative_rows)
+        if shapes.has_draft and shapes.speculative_rows:
+            yield from (ProgramKey("draft prefill", size, PLAIN) for size in shapes.prefill_tokens)
     if needs.has_host:
         yield from (ProgramKey("choose", shapes.prefill_rows, variant) for variant in prefills)
     if needs.prompt_top:

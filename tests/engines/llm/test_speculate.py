@@ -1,6 +1,7 @@
 """Tokens that are proposed and checked are those that come one by one."""
 
 import math
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +35,8 @@ def test_what_followed_the_last_tokens_is_proposed():
 
 @pytest.fixture(scope="module")
 def ngram(tiny_model):
-    with LLM(str(tiny_model), tiny_config(speculative=SpeculativeConfig(method="ngram"))) as llm:
+    config = tiny_config(max_num_seqs=4, speculative=SpeculativeConfig(method="ngram"))
+    with LLM(str(tiny_model), config) as llm:
         yield llm
 
 
@@ -79,6 +81,7 @@ def test_draws_stops_and_masks_are_those_without_proposals(tiny_llm, ngram):
     assert_same(ngram.generate(prompts, params), tiny_llm.generate(prompts, params))
 
 
+@pytest.mark.slow
 def test_masks_and_logprobs_are_those_without_proposals(tiny_llm, ngram):
     params = SamplingParams(max_tokens=9, allowed_token_ids=(70, 71), logprobs=3, ignore_eos=True)
     found, expected = (llm.generate(prompts_of(4), params) for llm in (ngram, tiny_llm))
@@ -90,15 +93,13 @@ def test_masks_and_logprobs_are_those_without_proposals(tiny_llm, ngram):
             assert place.logprob == pytest.approx(other[token].logprob, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [
         SamplingParams(max_tokens=20, frequency_penalty=0.5, ignore_eos=True),
-        pytest.param(
-            SamplingParams(max_tokens=8, use_beam_search=True, beam_width=3, n=2, ignore_eos=True),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(SamplingParams(max_tokens=8, guided_regex="[a-d]{8}"), marks=pytest.mark.slow),
+        SamplingParams(max_tokens=8, use_beam_search=True, beam_width=3, n=2, ignore_eos=True),
+        SamplingParams(max_tokens=8, guided_regex="[a-d]{8}"),
     ],
 )
 def test_rows_with_rules_over_their_past_go_without_proposals(tiny_llm, ngram, params):
@@ -111,7 +112,9 @@ def test_rows_with_rules_over_their_past_go_without_proposals(tiny_llm, ngram, p
 def test_texts_are_the_same_where_pages_are_few(tiny_llm, ngram):
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     prompts = prompts_of(12)
-    engine = make_engine(ngram, tiny_config(num_pages=14, speculative=SpeculativeConfig(method="ngram")))
+    engine = make_engine(
+        ngram, tiny_config(max_num_seqs=4, num_pages=9, speculative=SpeculativeConfig(method="ngram"))
+    )
     requests = [encode(ngram, str(index), prompt, params) for index, prompt in enumerate(prompts)]
     outputs = drive(engine, requests)
     assert engine.metrics()["preemptions"] > 0
@@ -119,6 +122,7 @@ def test_texts_are_the_same_where_pages_are_few(tiny_llm, ngram):
     assert_same([outputs[str(index)] for index in range(12)], expected)
 
 
+@pytest.mark.slow
 def test_more_rows_than_pay_go_without_proposals(ngram):
     config = tiny_config(speculative=SpeculativeConfig(method="ngram", disable_by_batch_size=2))
     with LLM(ngram._checkpoint, config) as llm:
@@ -157,6 +161,72 @@ def test_draws_with_proposals_are_spread_as_the_model_says(ngram):
 
 def _likely(output) -> dict[int, float]:
     return {token: math.exp(place.logprob) for token, place in output.outputs[0].logprobs[0].items()}
+
+
+@pytest.fixture(scope="module")
+def drafted(tiny_model):
+    config = tiny_config(
+        speculative=SpeculativeConfig(method="draft_model", speculative_model=str(tiny_model))
+    )
+    with LLM(str(tiny_model), config) as llm:
+        yield llm
+
+
+def test_texts_are_those_without_a_draft_model(tiny_llm, drafted):
+    greedy = SamplingParams(max_tokens=40, ignore_eos=True)
+    prompts = prompts_of(64)
+    assert_same(drafted.generate(prompts, greedy), tiny_llm.generate(prompts, greedy))
+    metrics = drafted.metrics()
+    assert metrics["accepted_tokens"] > 0.98 * metrics["draft_tokens"] > 1000  # the draft is the model itself
+    kinds = [
+        SamplingParams(max_tokens=30, temperature=0.9, top_p=0.9, ignore_eos=True),
+        SamplingParams(max_tokens=30, stop="a", temperature=0.7),
+        SamplingParams(max_tokens=200, temperature=1.0, min_p=0.02, n=2),
+    ]
+    params = [kind.replace(seed=index) for index, kind in enumerate(kinds * 4)]
+    before = drafted.metrics()
+    assert_same(drafted.generate(prompts_of(12), params), tiny_llm.generate(prompts_of(12), params))
+    gained = {name: value - before[name] for name, value in drafted.metrics().items()}
+    # The draft draws with the same noise: of its own model it hits every draw.
+    assert gained["accepted_tokens"] > 0.9 * gained["draft_tokens"] > 100
+
+
+def test_a_draft_model_keeps_up_with_rows_that_went_without_it(tiny_llm, tiny_model, drafted):
+    """Rows that are preempted, and prompts that are shared."""
+    speculative = SpeculativeConfig(method="draft_model", speculative_model=str(tiny_model))
+    few = tiny_config(max_num_seqs=4, num_pages=9, speculative=speculative)
+    engine = make_engine(drafted, few)
+    params = SamplingParams(max_tokens=60, ignore_eos=True)
+    prompts = [[50] * 20, *prompts_of(10), [50] * 20]
+    requests = [encode(drafted, str(index), prompt, params) for index, prompt in enumerate(prompts)]
+    outputs = drive(engine, requests)
+    metrics = engine.metrics()
+    assert metrics["preemptions"] > 0
+    assert metrics["accepted_tokens"] > 0.9 * metrics["draft_tokens"] > 0
+    assert_same([outputs[str(index)] for index in range(12)], tiny_llm.generate(prompts, params))
+
+
+@pytest.mark.slow
+def test_a_draft_may_be_an_llm_whose_settings_win(tiny_llm, tiny_model):
+    params = SamplingParams(max_tokens=30, ignore_eos=True)
+    prompts = prompts_of(4)
+    half = tiny_config(dtype="bfloat16", attention_backend="xla", page_size=32)
+    with LLM(str(tiny_model), half) as draft:
+        with LLM(str(tiny_model), tiny_config(), speculative_model=draft) as llm:
+            assert_same(llm.generate(prompts, params), tiny_llm.generate(prompts, params))
+            metrics = llm.metrics()
+            assert 0.3 * metrics["draft_tokens"] < metrics["accepted_tokens"] < metrics["draft_tokens"]
+        assert draft.generate(prompts[0], params).error is None  # its weights are still there
+
+
+def test_a_draft_model_that_does_not_fit_is_refused(tiny_llm, tiny_model):
+    with pytest.raises(ConfigError, match="give speculative_model"):
+        LLM(str(tiny_model), tiny_config(speculative=SpeculativeConfig(method="draft_model")))
+    draft, model = tiny_llm.as_draft(), tiny_llm.model_config
+    with pytest.raises(ConfigError, match="288 tokens, the model 300"):
+        draft.check(replace(model, vocab_size=300), 256)
+    with pytest.raises(ConfigError, match="lower it"):
+        draft.check(model, model.max_position + 1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,168 @@
+"""The draft model: a small model that proposes tokens, with its own KV pages under the numbers of the pool.
+
+It sees a row only when it is to propose for it: `lagging` gives what of the rows it has not seen until then.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Int
+
+from headrace.engines.errors import ConfigError
+from headrace.engines.llm.attend import attend_blocks, attend_single
+from headrace.engines.llm.attention import Backend, choose_backend
+from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, unpack_prefill, unpack_rows
+from headrace.engines.llm.choose import Head, choose_tokens
+from headrace.engines.llm.config import ModelConfig
+from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.kv_cache import KVCache, make_cache
+from headrace.engines.llm.logit_edits import Extras
+from headrace.engines.llm.model import Decoder
+from headrace.engines.llm.request import Sequence
+from headrace.engines.llm.speculate import Checker, Progress, Proposal, Speculation, pack_progress
+from headrace.engines.precision import resolve_dtype
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft:
+    """A model that proposes tokens for another one."""
+
+    decoder: Decoder
+    """The model with its weights."""
+    config: EngineConfig
+    """Its own precision and attention, and the dtype of its pages."""
+    is_borrowed: bool
+    """Whether its weights are another engine's, who frees them."""
+
+    def check(self, target: ModelConfig, max_model_len: int) -> None:
+        """Raises ConfigError where it cannot propose tokens for such a model."""
+        own = self.decoder.config
+        if own.vocab_size != target.vocab_size:
+            raise ConfigError(
+                f"the draft model has {own.vocab_size} tokens, the model {target.vocab_size}: "
+                "take one of the same family"
+            )
+        if own.max_position < max_model_len:
+            raise ConfigError(
+                f"the draft model was made for {own.max_position} tokens, max_model_len is {max_model_len}: "
+                "lower it"
+            )
+
+
+class DraftModel:
+    """The weights and KV pages of a draft model, and the shapes of both."""
+
+    def __init__(self, draft: Draft, num_pages: int, page_size: int) -> None:
+        config, model = draft.config, draft.decoder.config
+        is_int8 = config.cache.kv_cache_dtype == "int8"
+        dtype = jnp.dtype(jnp.int8) if is_int8 else resolve_dtype(config.dtype)
+        self.graph, self.weights = nnx.split(draft.decoder)
+        self.cache = make_cache(model, num_pages, page_size, dtype)
+        pages = replace(config.cache, page_size=page_size)
+        self.backend: Backend = choose_backend(config.attention_backend, model.head_dim, pages)
+        self.model_config = model
+        self._is_borrowed = draft.is_borrowed
+
+    def release(self) -> None:
+        """Frees the KV pages, and weights that are its own."""
+        for array in jax.tree.leaves((self.cache, () if self._is_borrowed else self.weights)):
+            array.delete()
+
+
+def lagging(sequences: list[Sequence], num_tokens: int, num_rows: int) -> Iterator[PrefillBatch]:
+    """Chunks of the tokens that the draft model has not seen, in batches; counts as seen from now on."""
+    batch = PrefillBatch([], [], [], [])
+    for sequence in sequences:
+        while sequence.num_drafted < sequence.num_computed:
+            room = num_tokens - batch.num_tokens
+            if room == 0 or len(batch.sequences) == num_rows:
+                yield batch
+                batch = PrefillBatch([], [], [], [])
+                continue
+            length = min(sequence.num_computed - sequence.num_drafted, room)
+            batch.starts.append(sequence.num_drafted)
+            batch.add(sequence, length, is_last=False)
+            sequence.num_drafted += length
+    if batch.sequences:
+        yield batch
+
+
+def draft_prefill(
+    graph: nnx.GraphDef,
+    backend: Backend,
+    weights: nnx.State,
+    cache: KVCache,
+    packed: Int[Array, " L"],
+    sizes: PackedPrefill,
+) -> KVCache:
+    """The pages of a draft model with the keys and values of a prefill. Donates cache."""
+    decoder: Decoder = nnx.merge(graph, weights)
+    rows, chunks = unpack_prefill(packed, sizes)
+    attend = partial(attend_blocks, backend, rows, chunks)
+    return decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend)[1]
+
+
+def draft_burst(
+    graphs: tuple[nnx.GraphDef, nnx.GraphDef],
+    backends: tuple[Backend, Backend],
+    weights: tuple[nnx.State, nnx.State],
+    cache: tuple[KVCache, KVCache],
+    packed: Int[Array, "R columns"],
+    history: Int[Array, "R L"],
+    bounds: Int[Array, " 2"],
+    extras: Extras,
+    num_top: int,
+    speculation: Speculation,
+) -> tuple[tuple[KVCache, KVCache], Int[Array, "R results"]]:
+    """A burst with proposals of a draft model, which stands second everywhere. Donates cache."""
+    checker = Checker(
+        decoder=nnx.merge(graphs[0], weights[0]),
+        backend=backends[0],
+        rows=unpack_rows(packed),
+        bounds=bounds,
+        extras=extras,
+        num_top=num_top,
+        speculation=speculation,
+    )
+    drafter = _Drafter(nnx.merge(graphs[1], weights[1]), backends[1])
+
+    def step(state: tuple[Progress, KVCache]) -> tuple[Progress, KVCache]:
+        proposal, draft_cache = _propose(checker, drafter, *state)
+        return checker.check(state[0], proposal), draft_cache
+
+    start = (checker.start(cache[0], history), cache[1])
+    end, draft_cache = jax.lax.while_loop(lambda state: checker.goes_on(state[0]), step, start)
+    return (end.cache, draft_cache), pack_progress(end)
+
+
+class _Drafter(NamedTuple):
+    decoder: Decoder
+    backend: Backend
+
+
+def _propose(checker: Checker, drafter: _Drafter, now: Progress, cache: KVCache) -> tuple[Proposal, KVCache]:
+    """The tokens that the draft model chooses one after another, with the noise of their places.
+
+    The last of them is put in, too, so that its key and value are there where all are right.
+    """
+    rows, size = checker.rows, checker.speculation.num_tokens
+    room = checker.room(now.made)
+
+    def step(index: Int[Array, ""], state: tuple) -> tuple:
+        token, tokens, cache = state
+        is_real = now.is_active & (index < room)
+        positions = jnp.where(is_real, rows.position + now.made + index, -1)
+        attend = partial(attend_single, drafter.backend, rows.page_table, positions)
+        hidden, cache = drafter.decoder(token, jnp.maximum(positions, 0), cache, attend)
+        head = Head(drafter.decoder, hidden, drafter.backend)
+        chosen = choose_tokens(head, rows, now.made + index, checker.extras, 0)
+        return chosen.tokens, tokens.at[:, index].set(chosen.tokens, mode="drop"), cache
+
+    tokens = jnp.zeros((now.token.shape[0], size), jnp.int32)
+    _, tokens, cache = jax.lax.fori_loop(0, size + 1, step, (now.token, tokens, cache))
+    return Proposal(tokens, now.is_active), cache
