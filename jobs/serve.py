@@ -11,6 +11,7 @@ DESCRIPTION = "Serves text and Whisper models over HTTP, in the form of OpenAI's
 
 def main(argv: Sequence[str]) -> int:
     try:
+        from headrace.engines.config_fields import from_flat  # JAX, which takes seconds
         from headrace.serving import ServeConfig, serve
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is not installed: pip install 'headrace[serve]'") from error
@@ -24,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     add_options(parser, ServeConfig)
     parsed = parser.parse_args(list(argv))
     try:
-        config = ServeConfig(**config_values(parsed, ServeConfig))
+        config = from_flat(ServeConfig, config_values(parsed, ServeConfig))
     except ValueError as error:
         raise UsageError(str(error)) from error
     serve(config)

@@ -1,8 +1,9 @@
 """What the server is told to do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.engines import ConfigError, Serializable
+from headrace.engines.llm.speculative_config import SpeculativeConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,9 @@ class ServeConfig(Serializable):
     """Most sequences that are decoded together (default: chosen by the engine)."""
     max_model_len: int | None = None
     """Most tokens of prompt and output together (default: the model's own limit)."""
+
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
+    """How tokens are proposed, for a text model to check several at once."""
 
     def __post_init__(self) -> None:
         if not self.models:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from headrace.engines.errors import RowError
@@ -49,6 +50,17 @@ class AsyncEngine:
     def get_total_concurrent_requests(self) -> int:
         """Requests that were submitted and are not finished."""
         return self.llm.driver.get_total_concurrent_requests()
+
+    async def compile(
+        self,
+        num_tokens: int | Sequence[int] | None = None,
+        num_seqs: int | Sequence[int] | None = None,
+        *,
+        sampling_params: Params = None,
+    ) -> list[str]:
+        """Compiles programs while other tasks go on, and names those that are new: see `LLM.precompile`."""
+        compiled = partial(self.llm.precompile, num_tokens, num_seqs, sampling_params=sampling_params)
+        return await asyncio.to_thread(compiled)
 
     def stop(self, *, drain: bool = True) -> None:
         """Closes the engine after the requests it has (`drain`), else at once."""

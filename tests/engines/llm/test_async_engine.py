@@ -32,6 +32,19 @@ def test_outputs_come_in_the_order_of_the_prompts(engine, tiny_llm):
         assert [output.error is None for output in outputs] == [True, True, False, True, True]
 
 
+def test_programs_are_compiled_while_other_tasks_go_on(tiny_model):
+    async def run(engine: AsyncEngine):
+        compiling = asyncio.ensure_future(engine.compile(num_seqs=8))
+        output = await engine.generate("one", PARAMS)
+        return await compiling, output
+
+    with LLM(str(tiny_model), tiny_config(deterministic=True, strict_shapes=True)) as llm:
+        compiled, output = asyncio.run(run(AsyncEngine(llm)))
+        assert output.error is None
+        assert compiled in (["decode of 8"], [])  # or the prompt was there first
+        assert asyncio.run(AsyncEngine(llm).compile(num_seqs=8)) == []
+
+
 def test_progress_is_told_after_each_prompt(engine):
     seen = []
     asyncio.run(

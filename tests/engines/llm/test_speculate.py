@@ -1,5 +1,7 @@
 """Tokens that are proposed and checked are those that come one by one."""
 
+import contextlib
+import json
 import math
 from dataclasses import replace
 
@@ -8,10 +10,12 @@ import numpy as np
 import pytest
 
 from headrace.engines import ConfigError
-from headrace.engines.llm import LLM, SamplingParams, SpeculativeConfig
+from headrace.engines.llm import LLM, EngineConfig, SamplingParams, SpeculativeConfig
 from headrace.engines.llm.ngram import look_up
 from tests.engines.llm.conftest import tiny_config
 from tests.engines.llm.driving import drive, encode, make_engine
+
+NUM_REAL_PROMPTS = 64
 
 
 def propose(tokens: list[int], num_tokens: int = 3, sizes: tuple[int, int] = (1, 3)) -> list[int] | None:
@@ -227,6 +231,31 @@ def test_a_draft_model_that_does_not_fit_is_refused(tiny_llm, tiny_model):
         draft.check(replace(model, vocab_size=300), 256)
     with pytest.raises(ConfigError, match="lower it"):
         draft.check(model, model.max_position + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_greedy_texts_of_a_real_model_are_those_without_proposals(method, shared_data):
+    """SmolLM2 135M in float32, with itself in bfloat16 as its draft model."""
+    lines = (shared_data / "prompts.jsonl").read_text(encoding="utf-8").splitlines()[:NUM_REAL_PROMPTS]
+    prompts = [json.loads(line)["prompt"][:400] for line in lines]
+    params = SamplingParams(max_tokens=32, ignore_eos=True)
+    options = {"dtype": "float32", "max_num_seqs": 8, "max_model_len": 512}
+    with LLM("demo:smollm2-135m", EngineConfig.of(**options)) as llm:
+        expected = llm.generate(prompts, params)
+    with contextlib.ExitStack() as stack:
+        if method == "ngram":
+            config, draft = EngineConfig.of(**options, method="ngram"), None
+        else:
+            config = EngineConfig.of(**options)
+            draft = LLM("demo:smollm2-135m", EngineConfig.of(max_num_seqs=8, max_model_len=512))
+            stack.enter_context(draft)
+        llm = stack.enter_context(LLM("demo:smollm2-135m", config, speculative_model=draft))
+        assert_same(llm.generate(prompts, params), expected)
+        metrics = llm.metrics()
+        share = metrics["accepted_tokens"] / metrics["draft_tokens"]
+        print(f"{method}: {share:.1%} of {metrics['draft_tokens']:.0f} proposals accepted")
+        assert share > (0.1 if method == "ngram" else 0.8)
 
 
 @pytest.mark.parametrize(
