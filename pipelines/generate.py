@@ -92,7 +92,7 @@ class GenerateWork:
 
     def check(self) -> None:
         check_guide(sampling_params(self.config))
-        engine_config(self.config)
+        engine_config(self.config).speculative.require_model()
         if self.config.template is not None:
             template_fields(self.config.template)
 

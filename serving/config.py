@@ -49,6 +49,7 @@ class ServeConfig(Serializable):
     """How tokens are proposed, for a text model to check several at once."""
 
     def __post_init__(self) -> None:
+        self.speculative.require_model()
         if not self.models:
             raise ConfigError("no model was given: add --model MODEL or --whisper-model MODEL")
         if self.served_model_name and len(self.served_model_name) != len(self.models):

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,3 +121,16 @@ def open_checkpoint(model: LocalModel | str) -> Checkpoint:
     """
     local = resolve_model(model) if isinstance(model, str) else model
     return Checkpoint(local, _OPENERS[local.format](local.path))
+
+
+def open_without_weights(directory: Path) -> Checkpoint:
+    """The config and the tokenizer of a directory in the Hugging Face layout; weights need not be there.
+
+    Raises:
+      ModelError: there is no config.json, or the architecture would need its own code.
+    """
+    contents = open_huggingface(directory, with_weights=False)
+    local = LocalModel(
+        spec=str(directory), path=directory, format="huggingface", revision=None, fingerprint="no weights"
+    )
+    return Checkpoint(local, contents)

@@ -23,8 +23,8 @@ class _ShardedTensors:
         return self._files[name].read(name)
 
 
-def open_huggingface(directory: Path) -> Contents:
-    """The contents of a directory in the Hugging Face layout.
+def open_huggingface(directory: Path, *, with_weights: bool = True) -> Contents:
+    """The contents of a directory in the Hugging Face layout; without weights none are looked for.
 
     Raises:
       ModelError: config.json is missing, the architecture would need its own code, a shard is missing or cut.
@@ -37,7 +37,7 @@ def open_huggingface(directory: Path) -> Contents:
         config=config,
         generation_config=read_json(directory / "generation_config.json"),
         preprocessor_config=read_json(directory / "preprocessor_config.json"),
-        tensors=_ShardedTensors(_map_tensors(directory)),
+        tensors=_ShardedTensors(_map_tensors(directory) if with_weights else {}),
         make_tokenizer=lambda: read_huggingface_tokenizer(directory),
     )
 

@@ -8,14 +8,15 @@ from typing import Any
 import jax.numpy as jnp
 
 from headrace.engines import native
-from headrace.engines.checkpoints import Checkpoint, open_checkpoint
+from headrace.engines.checkpoints import Checkpoint, open_checkpoint, open_without_weights
 from headrace.engines.errors import ConfigError
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.draft import Draft
 from headrace.engines.llm.engine import LLMEngine
 from headrace.engines.llm.engine_config import EngineConfig
-from headrace.engines.llm.families import load_decoder, read_model_config
+from headrace.engines.llm.families import load_decoder, random_decoder, read_model_config
 from headrace.engines.llm.kv_cache import choose_num_pages, count_page_bytes
+from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.request_encoder import RequestEncoder
 from headrace.engines.llm.runner import Runner
@@ -73,7 +74,7 @@ def assemble(
       ModelError: the model cannot be found, read or run.
       ConfigError: the configuration does not fit the model or the memory.
     """
-    checkpoint = open_checkpoint(model) if isinstance(model, str) else model
+    checkpoint = _open(model, config) if isinstance(model, str) else model
     if replaced.hf_overrides is not None:
         checkpoint = checkpoint.with_config(_override(checkpoint.config, replaced.hf_overrides))
     dtype = resolve_dtype(config.dtype)
@@ -121,10 +122,8 @@ def load_draft(config: EngineConfig, max_model_len: int) -> Draft | None:
     """
     if config.speculative.method != "draft_model":
         return None
-    spec = config.speculative.speculative_model
-    if spec is None:
-        raise ConfigError("method draft_model has no draft model: give speculative_model")
-    checkpoint = open_checkpoint(spec)
+    config.speculative.require_model()
+    checkpoint = open_checkpoint(config.speculative.speculative_model or "")
     model = read_model_config(checkpoint.config)
     decoder = load_weights(checkpoint, model.for_context(min(max_model_len, model.max_position)), config)
     return Draft(decoder=decoder, config=config, is_borrowed=False)
@@ -146,7 +145,17 @@ def load_weights(checkpoint: Checkpoint, model: ModelConfig, config: EngineConfi
     dtype = resolve_dtype(config.dtype)
     is_plain = dtype == jnp.bfloat16 and config.quantization is None
     is_packed = is_plain and config.attention_backend != "xla" and native.is_available(native.LINEAR)
+    if config.use_random_weights:
+        is_int8 = config.quantization == "int8"
+        return random_decoder(model, Precision(dtype, is_int8=is_int8, is_packed=is_packed))
     return load_decoder(checkpoint, model, dtype, config.quantization, is_packed=is_packed)
+
+
+def _open(model: str, config: EngineConfig) -> Checkpoint:
+    """The checkpoint, which may lack its weights where none are read."""
+    if config.use_random_weights and Path(model).is_dir():
+        return open_without_weights(Path(model))
+    return open_checkpoint(model)
 
 
 def check_model(

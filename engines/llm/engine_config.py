@@ -127,6 +127,8 @@ class EngineConfig(Serializable):
     """auto (the fastest that can run), native (C++ kernel, CPUs) or xla (runs everywhere)."""
     deterministic: bool = False
     """Fixed shapes: a row's text depends on nothing but the row, at some cost of speed."""
+    use_random_weights: bool = False
+    """Reads no weights and makes some up, for runs that try sizes and speed; a config.json is enough then."""
     overlong: Overlong = "error"
     """What becomes of a prompt that does not fit: error, truncate-left or truncate-right."""
     seed: int = 0

@@ -36,3 +36,8 @@ class SpeculativeConfig(Serializable):
             )
         if self.speculative_model is not None and self.method != "draft_model":
             raise ConfigError("speculative_model is given: set method to draft_model, which uses it")
+
+    def require_model(self) -> None:
+        """Raises ConfigError where a draft model is wanted and not named."""
+        if self.method == "draft_model" and self.speculative_model is None:
+            raise ConfigError("method draft_model has no draft model: give speculative_model")
