@@ -4,46 +4,51 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from headrace.engines.llm.attention import AttentionRule, Backend, paged_attention
+from headrace.engines.llm.attention import (
+    AttentionRule,
+    Backend,
+    Projected,
+    TokenRows,
+    attend_pages,
+    write_and_attend,
+)
 from headrace.engines.llm.batch import BLOCK_TOKENS, Chunks, Rows
 from headrace.engines.llm.kv_cache import NULL_PAGE, LayerCache, write_pages
+
+Attended = tuple[Float[Array, "T H D"], LayerCache]
 
 
 def attend_single(
     backend: Backend,
-    page_table: Int[Array, "R P"],
-    positions: Int[Array, " R"],
-    queries: Float[Array, "R H D"],
-    keys: Float[Array, "R K D"],
-    values: Float[Array, "R K D"],
+    page_table: Int[Array, "T P"],
+    positions: Int[Array, " T"],
+    projected: Projected,
     cache: LayerCache,
     rule: AttentionRule,
-) -> tuple[Float[Array, "R H D"], LayerCache]:
+) -> Attended:
     """Attention of one token a row."""
-    token_row = jnp.arange(positions.shape[0], dtype=jnp.int32)
-    pages, offsets = _places(page_table, token_row, positions, cache.values.shape[2])
-    cache = write_pages(cache, keys, values, pages, offsets)
-    mixed = paged_attention(queries[:, None], cache, page_table, positions[:, None], rule, backend)
-    return mixed[:, 0], cache
+    return attend_even(backend, page_table, positions[:, None], projected, cache, rule)
 
 
 def attend_even(
     backend: Backend,
     page_table: Int[Array, "R P"],
     positions: Int[Array, "R C"],
-    queries: Float[Array, "T H D"],
-    keys: Float[Array, "T K D"],
-    values: Float[Array, "T K D"],
+    projected: Projected,
     cache: LayerCache,
     rule: AttentionRule,
-) -> tuple[Float[Array, "T H D"], LayerCache]:
+) -> Attended:
     """Attention of C tokens a row, those of the first row first; padding is at -1."""
     num_rows, count = positions.shape
     token_row = jnp.repeat(jnp.arange(num_rows, dtype=jnp.int32), count)
+    if backend == "native":
+        token_rows = TokenRows(page_table, token_row, positions.reshape(-1))
+        return write_and_attend(projected, cache, token_rows, rule)
+    queries, keys, values = projected.split()
     pages, offsets = _places(page_table, token_row, positions.reshape(-1), cache.values.shape[2])
     cache = write_pages(cache, keys, values, pages, offsets)
     blocks = queries.reshape(num_rows, count, *queries.shape[1:])
-    mixed = paged_attention(blocks, cache, page_table, positions, rule, backend)
+    mixed = attend_pages(blocks, cache, page_table, positions, rule)
     return mixed.reshape(queries.shape), cache
 
 
@@ -51,16 +56,18 @@ def attend_blocks(
     backend: Backend,
     rows: Rows,
     chunks: Chunks,
-    queries: Float[Array, "T H D"],
-    keys: Float[Array, "T K D"],
-    values: Float[Array, "T K D"],
+    projected: Projected,
     cache: LayerCache,
     rule: AttentionRule,
-) -> tuple[Float[Array, "T H D"], LayerCache]:
+) -> Attended:
     """Attention of ragged chunks, cut into blocks that belong to one row each.
 
     e.g. two rows of 40 and 10 tokens, blocks of 32: blocks start at tokens 0, 32 and 40.
     """
+    if backend == "native":
+        token_rows = TokenRows(rows.page_table, chunks.token_row, chunks.positions)
+        return write_and_attend(projected, cache, token_rows, rule)
+    queries, keys, values = projected.split()
     num_tokens = queries.shape[0]
     page_size = cache.values.shape[2]
     pages, offsets = _places(rows.page_table, chunks.token_row, chunks.positions, page_size)
@@ -71,13 +78,12 @@ def attend_blocks(
     # Else XLA would work out the place again for each number that it gathers, and rotate the queries there.
     index, queries = jax.lax.optimization_barrier((index, queries))
     block_positions = jnp.where(is_real, chunks.positions.at[index].get(mode="fill", fill_value=-1), -1)
-    mixed = paged_attention(
+    mixed = attend_pages(
         queries.at[index].get(mode="clip"),  # what stands in padding does not matter: its position is -1
         cache,
         rows.page_table[chunks.block_row],
         block_positions,
         rule,
-        backend,
     )
     flat = jnp.zeros(queries.shape, mixed.dtype).at[index].set(mixed, mode="drop")
     return flat, cache

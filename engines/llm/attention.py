@@ -1,4 +1,4 @@
-"""Attention of query blocks over KV pages: one function, several backends.
+"""Attention over KV pages: a backend in plain XLA and a native one.
 
 The one in plain XLA runs everywhere and is the reference of the others. It reads the context in segments of
 fixed length with a running softmax, and the number of segments follows the longest row of the call. One
@@ -7,7 +7,7 @@ companions are: a segment that is masked in full adds an exact zero.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,10 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from headrace.engines import native
 from headrace.engines.errors import ConfigError
-from headrace.engines.llm.engine_config import CacheConfig
+from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.kv_cache import LayerCache, read_pages, read_scales
+from headrace.engines.llm.rope import rotate
+from headrace.engines.precision import resolve_dtype
 
 SEGMENT_TOKENS = 256
 """Context tokens read at a time (measured on a CPU: 64, 128 and 256 within 10 %, fewer steps win)."""
@@ -25,6 +27,8 @@ MASKED = -1e30
 
 
 Backend = Literal["xla", "native"]
+Rotation = Float[Array, "2 T half"] | None
+"""Cosines and sines that turn queries and keys; None: they are not turned."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,37 +44,113 @@ class AttentionRule:
 
 
 LANES = 16
-"""The native kernel takes head and page sizes that are multiples of this."""
+"""The native kernel takes page sizes that are multiples of this, and head sizes."""
+PAIRED_LANES = 32
+"""In bfloat16 its head sizes are multiples of this."""
 
 
-def choose_backend(wanted: str, head_dim: int, cache: CacheConfig) -> Backend:
+def choose_backend(config: EngineConfig, head_dim: int) -> Backend:
     """The backend for a model: the wanted one, or the fastest that can run it where that is `auto`.
 
     Raises:
       ConfigError: `native` is wanted where it cannot run.
     """
-    page_size, is_int8 = cache.page_size, cache.kv_cache_dtype == "int8"
-    is_fit = head_dim % LANES == 0 and page_size % LANES == 0
+    wanted, page_size = config.attention_backend, config.cache.page_size
+    is_int8 = config.cache.kv_cache_dtype == "int8"
+    step = LANES if resolve_dtype(config.dtype) == jnp.float32 else PAIRED_LANES
+    is_fit = head_dim % step == 0 and page_size % LANES == 0
     if wanted == "xla" or (wanted == "auto" and (is_int8 or not (is_fit and native.is_available()))):
         return "xla"
     if is_int8:
         raise ConfigError("the native attention reads no int8 pages: use attention_backend auto or xla")
     if not is_fit:
         raise ConfigError(
-            f"the native attention takes multiples of {LANES}: head size is {head_dim}, page size {page_size}"
+            f"the native attention takes head sizes that are multiples of {step} and page sizes of {LANES}: "
+            f"head size is {head_dim}, page size {page_size}"
         )
     if not native.is_available():
         raise ConfigError("the native attention is not built here, or the device is no CPU: use auto or xla")
     return "native"
 
 
-def paged_attention(
+class Projected(NamedTuple):
+    """What a layer's projection gives: queries and keys are still to be normed and turned."""
+
+    qkv: Float[Array, "T heads D"]  # float32: queries, then keys, then values
+    rotation: Rotation
+    norms: Float[Array, "2 D"] | None  # scales of the RMS norms of queries and of keys
+    norm_eps: float
+    num_kv_heads: int
+    dtype: jnp.dtype  # of queries, keys and values where they meet
+
+    def split(self) -> tuple[Float[Array, "T H D"], Float[Array, "T K D"], Float[Array, "T K D"]]:
+        """Queries, keys and values as they enter the attention."""
+        num_queries = self.qkv.shape[1] - 2 * self.num_kv_heads
+        queries, keys, values = jnp.split(self.qkv, (num_queries, num_queries + self.num_kv_heads), axis=1)
+        if self.norms is not None:
+            queries, keys = (
+                _rms_norm(heads, scale, self.norm_eps)
+                for heads, scale in zip((queries, keys), self.norms, strict=True)
+            )
+        if self.rotation is not None:
+            queries, keys = rotate(queries, self.rotation), rotate(keys, self.rotation)
+        return queries.astype(self.dtype), keys.astype(self.dtype), values.astype(self.dtype)
+
+
+class TokenRows(NamedTuple):
+    """Which row each token belongs to, and where in it; tokens of one row lie together, positions rising."""
+
+    page_table: Int[Array, "R P"]
+    token_row: Int[Array, " T"]
+    positions: Int[Array, " T"]  # -1: padding
+
+
+def write_and_attend(
+    projected: Projected,
+    cache: LayerCache,
+    rows: TokenRows,
+    rule: AttentionRule,
+    level: int = native.BEST_LEVEL,
+) -> tuple[Float[Array, "T H D"], LayerCache]:
+    """The native backend: keys and values go into the pages, then each token attends over its row.
+
+    Norms, rotation, the writes and the attention are one call. Padding writes nothing and gives zeros. Pages
+    of bfloat16 lie in the kernel's own order (paged_attention.cc), which nothing else reads.
+    """
+    num_tokens, num_heads, head_dim = projected.qkv.shape
+    mixed = (num_tokens, num_heads - 2 * projected.num_kv_heads, head_dim)
+    results = (
+        jax.ShapeDtypeStruct(mixed, projected.dtype),
+        *(jax.ShapeDtypeStruct(pages.shape, pages.dtype) for pages in (cache.keys, cache.values)),
+    )
+    call = jax.ffi.ffi_call(native.PAGED_ATTENTION, results, input_output_aliases={3: 1, 4: 2})
+    mixed, keys, values = call(
+        projected.qkv,
+        native.NOTHING if projected.rotation is None else projected.rotation,
+        native.NOTHING if projected.norms is None else projected.norms,
+        cache.keys,
+        cache.values,
+        *rows,
+        scale=np.float32(rule.scale),
+        window=np.int64(rule.window or 0),
+        soft_cap=np.float32(rule.soft_cap or 0.0),
+        epsilon=np.float32(projected.norm_eps),
+        level=np.int64(level),
+    )
+    return mixed, LayerCache(keys, values)
+
+
+def _rms_norm(heads: Float[Array, "T N D"], scale: Float[Array, " D"], eps: float) -> Float[Array, "T N D"]:
+    mean_square = jnp.mean(jnp.square(heads), axis=-1, keepdims=True)
+    return heads * jax.lax.rsqrt(mean_square + eps) * scale[None, None, :]
+
+
+def attend_pages(
     queries: Float[Array, "N C H D"],
     cache: LayerCache,
     page_table: Int[Array, "N P"],
     positions: Int[Array, "N C"],
     rule: AttentionRule,
-    backend: Backend,
 ) -> Float[Array, "N C H D"]:
     """Causal attention of N blocks of C query tokens, each block over the pages of its own row.
 
@@ -79,27 +159,6 @@ def paged_attention(
     padding, which is at -1 and gives zeros. The keys and values of the queries themselves must be in the
     cache already. Returns float32.
     """
-    if backend == "native":
-        return jax.ffi.ffi_call(native.PAGED_ATTENTION, jax.ShapeDtypeStruct(queries.shape, jnp.float32))(
-            queries.astype(jnp.float32),
-            cache.keys,
-            cache.values,
-            page_table,
-            positions,
-            scale=np.float32(rule.scale),
-            window=np.int64(rule.window or 0),
-            soft_cap=np.float32(rule.soft_cap or 0.0),
-        )
-    return _attend_in_xla(queries, cache, page_table, positions, rule)
-
-
-def _attend_in_xla(
-    queries: Float[Array, "N C H D"],
-    cache: LayerCache,
-    page_table: Int[Array, "N P"],
-    positions: Int[Array, "N C"],
-    rule: AttentionRule,
-) -> Float[Array, "N C H D"]:
     num_blocks, block_len, num_heads, head_dim = queries.shape
     num_kv_heads, page_size = cache.values.shape[1:3]
     segment_pages = SEGMENT_TOKENS // page_size

@@ -64,7 +64,7 @@ class DraftModel:
         self.graph, self.weights = nnx.split(draft.decoder)
         self.cache = make_cache(model, num_pages, page_size, dtype)
         pages = replace(config.cache, page_size=page_size)
-        self.backend: Backend = choose_backend(config.attention_backend, model.head_dim, pages)
+        self.backend: Backend = choose_backend(replace(config, cache=pages), model.head_dim)
         self.model_config = model
         self._is_borrowed = draft.is_borrowed
 

@@ -82,7 +82,7 @@ class SchedulerConfig(Serializable):
 class CacheConfig(Serializable):
     """The pages of keys and values."""
 
-    page_size: int = 16
+    page_size: int = 32
     """Tokens of a KV page."""
     num_pages: int | None = None
     """KV pages (default: as many as the memory allows and are of use)."""

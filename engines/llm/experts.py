@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from headrace.engines.llm.config import Activation, ExpertsConfig, ModelConfig
-from headrace.engines.llm.layers import ACTIVATIONS, Linear, Precision
+from headrace.engines.llm.layers import ACTIVATIONS, Inputs, Linear, Onto, Precision, values_of
 
 MIN_BLOCK, MAX_BLOCK = 16, 128
 """Bounds of the tokens that pass through one expert at a time."""
@@ -46,13 +46,14 @@ class Experts(nnx.Module):
         self.gate_up = ExpertLinear(experts.num_experts, hidden, 2 * inner, precision)
         self.down = ExpertLinear(experts.num_experts, inner, hidden, precision)
 
-    def __call__(self, inputs: Float[Array, "T E"]) -> Float[Array, "T E"]:
+    def __call__(self, inputs: Inputs, onto: Onto = None) -> Float[Array, "T E"]:
         """The outputs of each token's experts, summed by the router's weights.
 
         Pairs of token and expert are sorted by expert and cut into blocks of one expert, and a loop takes as
         many blocks as there are. So the shapes are fixed, no expert sees a token that did not choose it, and
         a token's product has the same shape whatever the other tokens chose.
         """
+        inputs = values_of(inputs)
         num_tokens, num_active = inputs.shape[0], self.experts.num_active
         weights, chosen = self._route(inputs)
         blocks = _cut_into_blocks(chosen.reshape(num_tokens * num_active), self.experts.num_experts)
@@ -66,7 +67,8 @@ class Experts(nnx.Module):
 
         start = jnp.zeros((num_tokens * num_active, inputs.shape[1]), jnp.float32)
         passed = jax.lax.fori_loop(0, blocks.num_blocks, pass_block, start)
-        return jnp.sum(passed.reshape(num_tokens, num_active, -1) * weights[:, :, None], axis=1)
+        outputs = jnp.sum(passed.reshape(num_tokens, num_active, -1) * weights[:, :, None], axis=1)
+        return outputs if onto is None else onto + outputs
 
     def _route(self, inputs: Float[Array, "T E"]) -> tuple[Float[Array, "T A"], Int[Array, "T A"]]:
         """Weights and numbers of each token's experts, the heaviest first."""

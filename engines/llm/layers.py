@@ -13,6 +13,7 @@ from headrace.engines.native.linear import (
     LANES,
     PANEL,
     Epilogue,
+    Norm,
     PackedLinear,
     linear,
     packed_bias,
@@ -28,63 +29,6 @@ class Precision(NamedTuple):
     is_packed: bool = False  # bfloat16 kernels lie in the order in which the native product reads them
 
 
-class Linear(nnx.Module):
-    """A product with float32 accumulation and a float32 result, and an optional bias."""
-
-    def __init__(self, in_size: int, out_size: int, precision: Precision, *, use_bias: bool) -> None:
-        self.dtype, is_int8, _ = precision
-        self.kernel = nnx.Param(jnp.zeros((in_size, out_size), jnp.int8 if is_int8 else self.dtype))
-        self.kernel_scale = nnx.Param(jnp.ones((out_size,), jnp.float32)) if is_int8 else None
-        self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if use_bias else None
-
-    def __call__(self, inputs: Float[Array, "T I"]) -> Float[Array, "T O"]:
-        kernel = self.kernel[...].astype(self.dtype)
-        outputs = jnp.dot(inputs.astype(self.dtype), kernel, preferred_element_type=jnp.float32)
-        if self.kernel_scale is not None:
-            outputs = outputs * self.kernel_scale[...][None, :]
-        return outputs if self.bias is None else outputs + self.bias[...][None, :]
-
-
-class PackedProduct(nnx.Module):
-    """As `Linear` with bfloat16 weights, by the native kernel: faster on CPUs with AMX or AVX-512-BF16.
-
-    A row's result does not depend on the other rows, nor on their number.
-    """
-
-    def __init__(self, in_size: int, out_size: int, *, use_bias: bool) -> None:
-        self.out_size = out_size
-        self.packed = nnx.Param(jnp.zeros(packed_shape(in_size, out_size), jnp.bfloat16))
-        self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if use_bias else None
-
-    def __call__(self, inputs: Float[Array, "T I"]) -> Float[Array, "T O"]:
-        bias = None if self.bias is None else self.bias[...]
-        packed = PackedLinear(self.packed[...], packed_bias(bias, self.out_size))
-        # Rounded here, where it joins the operations before: the kernel would do so once a task.
-        return linear(inputs.astype(jnp.bfloat16), packed, self.out_size)
-
-
-class PackedGate(nnx.Module):
-    """silu(gate) * up of packed bfloat16 weights in one kernel; the result is bfloat16."""
-
-    def __init__(self, in_size: int, out_size: int) -> None:
-        self.out_size = out_size
-        self.packed_pairs = nnx.Param(jnp.zeros(packed_shape(in_size, 2 * out_size), jnp.bfloat16))
-
-    def __call__(self, inputs: Float[Array, "T I"]) -> Float[Array, "T O"]:
-        packed = PackedLinear(self.packed_pairs[...], packed_bias(None, self.out_size))
-        epilogue = Epilogue(gated=True, dtype=jnp.bfloat16)
-        return linear(inputs.astype(jnp.bfloat16), packed, self.out_size, epilogue=epilogue)
-
-
-def make_linear(
-    in_size: int, out_size: int, precision: Precision, *, use_bias: bool
-) -> Linear | PackedProduct:
-    """A product, in the form that the precision says."""
-    if precision.is_packed and in_size % LANES == 0:
-        return PackedProduct(in_size, out_size, use_bias=use_bias)
-    return Linear(in_size, out_size, precision, use_bias=use_bias)
-
-
 class RMSNorm(nnx.Module):
     """Root mean square normalisation of the last axis, in float32."""
 
@@ -96,6 +40,10 @@ class RMSNorm(nnx.Module):
         mean_square = jnp.mean(jnp.square(inputs), axis=-1, keepdims=True)
         scale = jnp.expand_dims(self.scale[...], range(inputs.ndim - 1))
         return inputs * jax.lax.rsqrt(mean_square + self.eps) * scale
+
+    def as_native(self) -> Norm:
+        """As the native kernel takes it."""
+        return Norm(self.scale[...], epsilon=self.eps)
 
 
 class LayerNorm(nnx.Module):
@@ -113,11 +61,98 @@ class LayerNorm(nnx.Module):
             centred * jax.lax.rsqrt(variance + self.eps) * self.scale[...][None, :] + self.bias[...][None, :]
         )
 
+    def as_native(self) -> Norm:
+        """As the native kernel takes it."""
+        return Norm(self.scale[...], self.bias[...], self.eps)
+
 
 def make_norm(config: ModelConfig) -> RMSNorm | LayerNorm:
     """A norm of the residual stream."""
     kind = RMSNorm if config.norm == "rms" else LayerNorm
     return kind(config.hidden_size, config.norm_eps)
+
+
+class Normed(NamedTuple):
+    """Rows before a norm, which a native product applies while it reads them."""
+
+    rows: Float[Array, "T I"]
+    norm: RMSNorm | LayerNorm
+
+    def values(self) -> Float[Array, "T I"]:
+        """The normed rows."""
+        return self.norm(self.rows)
+
+
+Inputs = Float[Array, "T I"] | Normed
+Onto = Float[Array, "T O"] | None
+"""What a product's result is added to."""
+
+
+def values_of(inputs: Inputs) -> Float[Array, "T I"]:
+    """Rows as they enter a product."""
+    return inputs.values() if isinstance(inputs, Normed) else inputs
+
+
+class Linear(nnx.Module):
+    """A product with float32 accumulation and a float32 result, and an optional bias."""
+
+    def __init__(self, in_size: int, out_size: int, precision: Precision, *, use_bias: bool) -> None:
+        self.dtype, is_int8, _ = precision
+        self.kernel = nnx.Param(jnp.zeros((in_size, out_size), jnp.int8 if is_int8 else self.dtype))
+        self.kernel_scale = nnx.Param(jnp.ones((out_size,), jnp.float32)) if is_int8 else None
+        self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if use_bias else None
+
+    def __call__(self, inputs: Inputs, onto: Onto = None) -> Float[Array, "T O"]:
+        kernel = self.kernel[...].astype(self.dtype)
+        rows = values_of(inputs).astype(self.dtype)
+        outputs = jnp.dot(rows, kernel, preferred_element_type=jnp.float32)
+        if self.kernel_scale is not None:
+            outputs = outputs * self.kernel_scale[...][None, :]
+        outputs = outputs if self.bias is None else outputs + self.bias[...][None, :]
+        return outputs if onto is None else onto + outputs
+
+
+class PackedProduct(nnx.Module):
+    """As `Linear` with bfloat16 weights, by the native kernel: faster on CPUs with AMX or AVX-512-BF16.
+
+    A row's result does not depend on the other rows, nor on their number.
+    """
+
+    def __init__(self, in_size: int, out_size: int, *, use_bias: bool) -> None:
+        self.out_size = out_size
+        self.packed = nnx.Param(jnp.zeros(packed_shape(in_size, out_size), jnp.bfloat16))
+        self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if use_bias else None
+
+    def __call__(self, inputs: Inputs, onto: Onto = None) -> Float[Array, "T O"]:
+        bias = None if self.bias is None else self.bias[...]
+        packed = PackedLinear(self.packed[...], packed_bias(bias, self.out_size))
+        return _native(inputs, packed, self.out_size, Epilogue(residual=onto))
+
+
+class PackedGate(nnx.Module):
+    """silu(gate) * up of packed bfloat16 weights in one kernel; the result is bfloat16."""
+
+    def __init__(self, in_size: int, out_size: int) -> None:
+        self.out_size = out_size
+        self.packed_pairs = nnx.Param(jnp.zeros(packed_shape(in_size, 2 * out_size), jnp.bfloat16))
+
+    def __call__(self, inputs: Inputs) -> Float[Array, "T O"]:
+        packed = PackedLinear(self.packed_pairs[...], packed_bias(None, self.out_size))
+        return _native(inputs, packed, self.out_size, Epilogue(gated=True, dtype=jnp.bfloat16))
+
+
+def _native(inputs: Inputs, packed: PackedLinear, out_size: int, epilogue: Epilogue) -> Float[Array, "T O"]:
+    rows, norm = (inputs.rows, inputs.norm.as_native()) if isinstance(inputs, Normed) else (inputs, None)
+    return linear(rows, packed, out_size, norm=norm, epilogue=epilogue)
+
+
+def make_linear(
+    in_size: int, out_size: int, precision: Precision, *, use_bias: bool
+) -> Linear | PackedProduct:
+    """A product, in the form that the precision says."""
+    if precision.is_packed and in_size % LANES == 0:
+        return PackedProduct(in_size, out_size, use_bias=use_bias)
+    return Linear(in_size, out_size, precision, use_bias=use_bias)
 
 
 ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
@@ -142,14 +177,14 @@ class MLP(nnx.Module):
             self.up = make_linear(hidden, inner, precision, use_bias=config.mlp_bias)
         self.down = make_linear(inner, hidden, precision, use_bias=config.mlp_bias)
 
-    def __call__(self, inputs: Float[Array, "T E"]) -> Float[Array, "T E"]:
+    def __call__(self, inputs: Inputs, onto: Onto = None) -> Float[Array, "T E"]:
         activate = ACTIVATIONS[self.config.activation]
         if not self.config.is_gated:
-            return self.down(activate(self.up(inputs)))
+            return self.down(activate(self.up(inputs)), onto)
         if isinstance(self.gate_up, PackedGate):
-            return self.down(self.gate_up(inputs))
+            return self.down(self.gate_up(inputs), onto)
         gate, up = jnp.split(self.gate_up(inputs), 2, axis=-1)
-        return self.down(activate(gate) * up)
+        return self.down(activate(gate) * up, onto)
 
 
 def cap_softly(values: Float[Array, "T V"], cap: float | None) -> Float[Array, "T V"]:

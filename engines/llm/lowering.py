@@ -54,7 +54,7 @@ class Lowering:
         self._model = decoder.config
         self._config = config
         self._shapes = shapes
-        backend = choose_backend(config.attention_backend, decoder.config.head_dim, config.cache)
+        backend = choose_backend(config, decoder.config.head_dim)
         self._backend = backend
         self._has_native_head = has_native_head(decoder, backend)
         # Workers trace while the engine's thread donates the cache: they are given shapes alone.

@@ -7,12 +7,22 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from headrace.engines.llm.attention import AttentionRule
+from headrace.engines.llm.attention import AttentionRule, Projected, Rotation
 from headrace.engines.llm.config import LayerConfig, ModelConfig
 from headrace.engines.llm.experts import Experts
 from headrace.engines.llm.kv_cache import KVCache, LayerCache
-from headrace.engines.llm.layers import MLP, Precision, RMSNorm, cap_softly, make_linear, make_norm
-from headrace.engines.llm.rope import rope_rotation, rotate
+from headrace.engines.llm.layers import (
+    MLP,
+    Inputs,
+    Normed,
+    Onto,
+    Precision,
+    RMSNorm,
+    cap_softly,
+    make_linear,
+    make_norm,
+)
+from headrace.engines.llm.rope import rope_rotation
 
 
 @runtime_checkable
@@ -20,12 +30,7 @@ class Attend(Protocol):
     """Writes the keys and values of a batch into a layer's pages and attends over them."""
 
     def __call__(
-        self,
-        queries: Float[Array, "T H D"],
-        keys: Float[Array, "T K D"],
-        values: Float[Array, "T K D"],
-        cache: LayerCache,
-        rule: AttentionRule,
+        self, projected: Projected, cache: LayerCache, rule: AttentionRule
     ) -> tuple[Float[Array, "T H D"], LayerCache]: ...
 
 
@@ -48,24 +53,24 @@ class Attention(nnx.Module):
         self.dtype = precision.dtype
 
     def __call__(
-        self,
-        inputs: Float[Array, "T E"],
-        rotation: Float[Array, "2 T half"] | None,
-        cache: LayerCache,
-        attend: Attend,
+        self, inputs: Inputs, rotation: Rotation, cache: LayerCache, attend: Attend, onto: Onto
     ) -> tuple[Float[Array, "T E"], LayerCache]:
-        config, num_tokens = self.config, inputs.shape[0]
-        num_queries, num_kv = config.num_heads, config.num_kv_heads
-        qkv = self.qkv(inputs).reshape(num_tokens, num_queries + 2 * num_kv, config.head_dim)
-        queries, keys, values = jnp.split(qkv, (num_queries, num_queries + num_kv), axis=1)
+        config = self.config
+        qkv = self.qkv(inputs)
+        num_tokens = qkv.shape[0]
+        norms = None
         if self.query_norm is not None and self.key_norm is not None:
-            queries, keys = self.query_norm(queries), self.key_norm(keys)
-        if rotation is not None:
-            queries, keys = rotate(queries, rotation), rotate(keys, rotation)
-        mixed, cache = attend(
-            queries.astype(self.dtype), keys.astype(self.dtype), values.astype(self.dtype), cache, self.rule
+            norms = jnp.stack([self.query_norm.scale[...], self.key_norm.scale[...]])
+        projected = Projected(
+            qkv=qkv.reshape(num_tokens, config.num_heads + 2 * config.num_kv_heads, config.head_dim),
+            rotation=rotation,
+            norms=norms,
+            norm_eps=config.norm_eps,
+            num_kv_heads=config.num_kv_heads,
+            dtype=self.dtype,
         )
-        return self.output(mixed.reshape(num_tokens, num_queries * config.head_dim)), cache
+        mixed, cache = attend(projected, cache, self.rule)
+        return self.output(mixed.reshape(num_tokens, config.num_heads * config.head_dim), onto), cache
 
 
 class DecoderLayer(nnx.Module):
@@ -84,14 +89,17 @@ class DecoderLayer(nnx.Module):
     def __call__(
         self,
         residual: Float[Array, "T E"],
-        rotation: Float[Array, "2 T half"] | None,
+        rotation: Rotation,
         cache: LayerCache,
         attend: Attend,
     ) -> tuple[Float[Array, "T E"], LayerCache]:
-        mixed, cache = self.attention(self.attention_norm(residual), rotation, cache, attend)
-        residual = residual + (mixed if self.attention_post_norm is None else self.attention_post_norm(mixed))
-        added = self.mlp(self.mlp_norm(residual))
-        return residual + (added if self.mlp_post_norm is None else self.mlp_post_norm(added)), cache
+        inputs = Normed(residual, self.attention_norm)
+        if self.attention_post_norm is None or self.mlp_post_norm is None:
+            residual, cache = self.attention(inputs, rotation, cache, attend, residual)
+            return self.mlp(Normed(residual, self.mlp_norm), residual), cache
+        mixed, cache = self.attention(inputs, rotation, cache, attend, None)
+        residual = residual + self.attention_post_norm(mixed)
+        return residual + self.mlp_post_norm(self.mlp(Normed(residual, self.mlp_norm))), cache
 
 
 class Decoder(nnx.Module):

@@ -13,6 +13,7 @@ from headrace.engines.native.kernels import (
 )
 from headrace.engines.native.linear import (
     BEST_LEVEL,
+    NOTHING,
     SUMS,
     Epilogue,
     Norm,
@@ -33,6 +34,7 @@ __all__ = [
     "ENCODER_ATTENTION",
     "GREEDY_HEAD",
     "LINEAR",
+    "NOTHING",
     "PACK_FRAMES",
     "PAGED_ATTENTION",
     "SELF_ATTENTION",

@@ -19,6 +19,9 @@ PACK_FRAMES = "headrace_pack_frames"
 CROSS_ATTENTION = "headrace_cross_attention"
 SELF_ATTENTION = "headrace_self_attention"
 
+KERNELS = 2
+"""Version of the kernels' arguments: the same number stands in linear.cc."""
+
 BFLOAT16_LEVEL = 3
 """Instruction set with bfloat16 products: below it XLA's own products are the faster ones."""
 
@@ -46,10 +49,11 @@ def _registered() -> frozenset[str]:
         logger.info("attention runs in plain XLA: the native kernels were not built")
         return frozenset()
     loaded = ctypes.CDLL(str(library))
-    built = {name: symbol for name, symbol in _SYMBOLS.items() if hasattr(loaded, symbol)}
-    if len(built) < len(_SYMBOLS):
-        logger.warning("the native kernels are older than this version: install it again to build them anew")
-    if not hasattr(loaded, "HeadraceLevel") or loaded.HeadraceLevel() < BFLOAT16_LEVEL:
+    if not hasattr(loaded, "HeadraceKernels") or loaded.HeadraceKernels() != KERNELS:
+        logger.warning("the native kernels are those of another version: install it again to build them anew")
+        return frozenset()
+    built = dict(_SYMBOLS)
+    if loaded.HeadraceLevel() < BFLOAT16_LEVEL:
         built = {name: symbol for name, symbol in built.items() if name == PAGED_ATTENTION}
     for name, symbol in built.items():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(loaded, symbol)), platform="cpu")

@@ -6,7 +6,8 @@
 //
 //   input      f32 or bf16 [batch, length]   row r of a batch entry begins at r * row_step and is `depth` long:
 //                                            rows may overlap, as those of a convolution do
-//   norm       f32 [2, depth] or empty       scale and bias of a layer norm; for f32 input
+//   norm       f32 [2, depth] or empty       scale and bias of a layer norm; [1, depth]: scale of an RMS norm;
+//                                            for f32 input
 //   weights    bf16 [panels, steps * 16, 16, 2]   padded with zeros to 16 outputs and 32 inputs
 //   bias       f32 [panels * 16] or empty
 //   residual   f32 [rows, outputs] or empty  of all rows, or of one batch entry's
@@ -26,7 +27,8 @@ enum Activation : int64_t { kNone = 0, kGelu = 1, kGatedSilu = 2 };
 struct LinearProblem {
   const float* input_floats;
   const uint16_t* input_halves;
-  const float *norm_scale, *norm_bias;
+  const float *norm_scale, *norm_bias;  // no bias: an RMS norm
+  const uint16_t* prepared;             // rows as the products read them, padded to whole blocks; or null
   const uint16_t* weights;
   const float *bias, *residual;
   float* result_floats;
@@ -51,6 +53,7 @@ namespace {
 
 constexpr int64_t kBytesOfTask = 512 << 10;  // of inputs, which stay in the cache while all weights pass
 constexpr int64_t kProductsOfTask = 8 << 20; // fewer are not worth another thread
+constexpr int64_t kRowsOfPreparation = 32;
 
 // How rows and columns are cut into tasks.
 struct Cut {
@@ -91,7 +94,8 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
     return ffi::Error::InvalidArgument("rows of float32 input must be multiples of 16 long");
   if (norm.element_count() > 0) {
     if (problem.input_floats == nullptr) return ffi::Error::InvalidArgument("a norm takes float32 input");
-    problem.norm_scale = norm.typed_data(), problem.norm_bias = norm.typed_data() + depth;
+    problem.norm_scale = norm.typed_data();
+    if (norm.dimensions()[0] == 2) problem.norm_bias = norm.typed_data() + depth;
   }
   problem.weights = static_cast<const uint16_t*>(weights.untyped_data());
   if (bias.element_count() > 0) problem.bias = bias.typed_data();
@@ -111,6 +115,19 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
     return ffi::Error::InvalidArgument("rows reach past the input");
   const auto block = VARIANT(ChooseLevel(level), LinearBlock);
   const Cut cut(problem, pool.num_threads());
+  if (cut.column_tasks > 1 && problem.input_floats != nullptr) {  // else each of them would do it
+    static thread_local std::vector<uint16_t> rows;
+    const int64_t padded = steps * 32, blocks = (problem.num_rows + kRowsOfPreparation - 1) / kRowsOfPreparation;
+    const int64_t room = blocks * kRowsOfPreparation * padded;
+    if (static_cast<int64_t>(rows.size()) < room) rows.resize(room);
+    uint16_t* prepared = rows.data();
+    const auto prepare = VARIANT(ChooseLevel(level), PrepareBlock);
+    ParallelFor(pool, blocks, [&](int64_t task) {
+      const int64_t first = task * kRowsOfPreparation;
+      prepare(problem, first, std::min(kRowsOfPreparation, problem.num_rows - first), prepared + first * padded);
+    });
+    problem.prepared = prepared;
+  }
   ParallelFor(pool, cut.row_tasks * cut.column_tasks, [&](int64_t task) {
     const int64_t row = task / cut.column_tasks * cut.rows, column = task % cut.column_tasks * cut.columns;
     block(problem, row, std::min(cut.rows, problem.num_rows - row), column,
@@ -123,6 +140,9 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
 
 // The instruction set that the kernels choose on this machine.
 extern "C" __attribute__((visibility("default"))) int HeadraceLevel() { return ChooseLevel(kTiles); }
+
+// Version of the kernels' arguments: a library of another one is not used.
+extern "C" __attribute__((visibility("default"))) int HeadraceKernels() { return 2; }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadraceLinear, Linear,
                               ffi::Ffi::Bind()

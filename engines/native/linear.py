@@ -45,10 +45,11 @@ SUMS = Epilogue()
 
 
 class Norm(NamedTuple):
-    """A layer norm of the input."""
+    """A layer norm of the input; without a bias, a norm by the root mean square."""
 
     scale: Float32[Array, " in"]
-    bias: Float32[Array, " in"]
+    bias: Float32[Array, " in"] | None = None
+    epsilon: float = 1e-5
 
 
 class RowsOf(NamedTuple):
@@ -124,17 +125,17 @@ def linear_of_rows(
     """As `linear`, of `rows.count` rows that begin every `rows.step` values of each entry."""
     num_in, num_out = sizes
     shape = jax.ShapeDtypeStruct((x.shape[0], rows.count, num_out), epilogue.dtype)
-    both = NOTHING if norm is None else jnp.stack(norm)
+    scales = [] if norm is None else [norm.scale] if norm.bias is None else [norm.scale, norm.bias]
     residual = NOTHING if epilogue.residual is None else epilogue.residual.reshape(-1)
     return jax.ffi.ffi_call(LINEAR, shape)(
         x,
-        both,
+        jnp.stack(scales) if scales else NOTHING,
         packed.weight,
         packed.bias,
         residual,
         depth=np.int64(num_in),
         row_step=np.int64(rows.step),
         activation=np.int64(2 if epilogue.gated else epilogue.gelu),
-        epsilon=np.float32(1e-5),
+        epsilon=np.float32(1e-5 if norm is None else norm.epsilon),
         level=np.int64(level),
     )

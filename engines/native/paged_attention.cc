@@ -1,147 +1,143 @@
-// Causal attention of query blocks over KV pages, for CPUs: an XLA custom call.
+// Causal attention of tokens over the KV pages of their rows, for CPUs: an XLA custom call. It takes what a
+// layer's projection gives, norms and turns queries and keys, writes keys and values into the pages, then
+// attends.
 //
-//   queries    f32 [N, C, H, D]          C query tokens of one row each, H heads
-//   keys       u16 or f32 [P, K, D, page]   u16 holds bfloat16 bits; tokens lie side by side
-//   values     u16 or f32 [P, K, page, D]
-//   page_table s32 [N, W]                pages of each block's row, in order of position
-//   positions  s32 [N, C]                -1: padding, gives zeros
-//   result     f32 [N, C, H, D]
+//   qkv        f32 [T, H + 2 K, D]       queries, keys and values of T tokens
+//   rotation   f32 [2, T, half] or empty cosines and sines that turn the first 2 * half numbers of a head
+//   norms      f32 [2, D] or empty       scales of the RMS norms of queries and of keys
+//   keys       f32 [P, K, D, page]       tokens lie side by side
+//   values     f32 [P, K, page, D]
+//              or both u16, which holds bfloat16 bits, in the order in which products read them:
+//              keys [P, K, page / 16, D / 2, 16, 2], values [P, K, page / span, D / 16, span / 2, 16, 2],
+//              where span is 32 if that divides the page, else 16
+//   page_table s32 [R, W]                pages of each row, in order of position
+//   token_row  s32 [T]                   rows of the tokens; those of one row lie together, positions rising
+//   positions  s32 [T]                   -1: padding, which writes nothing and gives zeros
+//   result     f32 or bf16 [T, H * D]; keys and values, written in place
 //
-// One task is one (block, kv head). The context is walked in tiles of 64 tokens with a running softmax, so
-// that a row's result depends on its own pages alone. A window of w > 0 hides keys w or more tokens back; a
-// soft cap of c > 0 makes a score c * tanh(score / c). Products and sums are float32. paged_attention.inc is
-// compiled once for each instruction set, and the machine's best is chosen at run time.
+// A task is a block of one row's tokens and a kv head. The context is walked in tiles of 64 tokens with a
+// running softmax, so that a token's result depends on its own row alone. A window of w > 0 hides keys w or
+// more tokens back; a soft cap of c > 0 makes a score c * tanh(score / c). Sums are float32; with bfloat16 pages
+// queries and the softmax's weights are rounded too.
 
-#include <algorithm>
-#include <atomic>
-#include <condition_variable>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <memory>
-#include <mutex>
-#include <vector>
-
-#include "xla/ffi/api/ffi.h"
+#include "parallel.h"
+#include "vectors.h"
 
 namespace ffi = xla::ffi;
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define HAS_VARIANTS 1
-#endif
-#define INLINE inline __attribute__((always_inline))
-
 namespace {
 
-constexpr int kLanes = 16;
 constexpr int kTileVectors = 4;
 constexpr int kTile = kLanes * kTileVectors;  // context tokens at a time
 constexpr int kGroup = 4;                     // queries at a time: 4 x 4 accumulators fill the registers
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
-constexpr float kLeast = -1e30f;  // a peak where a whole tile is hidden
-
-typedef float Vector __attribute__((vector_size(4 * kLanes), aligned(4)));
-typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4)));
-typedef uint32_t Words __attribute__((vector_size(4 * kLanes), aligned(4)));
-typedef uint16_t Halves __attribute__((vector_size(2 * kLanes), aligned(2)));
+constexpr int64_t kHalf = kTile / 2;          // tokens of one step of the products with values
+constexpr int64_t kBlock = 32;                // tokens of a task
+constexpr int64_t kTokensOfWrite = 16;        // tokens whose keys and values a task writes
+constexpr float kLeast = -1e30f;              // less than any score, and than its difference to another
 
 struct Problem {
-  const float* queries;
-  const void* keys;
-  const void* values;
-  const int32_t* page_table;
-  const int32_t* positions;
-  float* result;
-  int64_t block_len, num_heads, num_kv_heads, head_dim, page_size, table_width;
+  const float *qkv, *cosines, *sines, *query_norm, *key_norm;
+  void *keys, *values;
+  const int32_t *page_table, *token_row, *positions;
+  float* result_floats;
+  uint16_t* result_halves;
+  int64_t num_heads, num_kv_heads, head_dim, half, page_size, span, table_width;
   int64_t window;  // 0: none
-  float scale, soft_cap;  // soft_cap 0: none
+  float scale, soft_cap, epsilon;  // soft_cap 0: none
+
+  const float* Head(int64_t token, int64_t head) const {
+    return qkv + (token * (num_heads + 2 * num_kv_heads) + head) * head_dim;
+  }
+
+  int64_t HeadSize() const { return head_dim * page_size; }
+  int64_t PageStride() const { return num_kv_heads * HeadSize(); }
+
+  // Where the blocks of 16 keys, and of `span` values, begin that hold a place in a page; bfloat16 pages.
+  int64_t KeyBlock(int64_t offset) const { return offset / kLanes * kLanes * head_dim; }
+  int64_t ValueBlock(int64_t offset) const { return offset / span * span * head_dim; }
 };
 
-// Running softmax of the queries of one task.
+// Tokens of one row that lie together.
+struct Block {
+  int64_t first, count;
+};
+
+// The queries of one task, and their running softmax.
 struct State {
-  std::vector<const float*> queries;
-  std::vector<float*> results;
+  std::vector<float> prepared, mixed;
+  std::vector<uint16_t> halves;  // queries in bfloat16
   std::vector<int32_t> positions;
   std::vector<float> peaks, totals;
 };
 
-using AttendFunction = void (*)(const Problem&, int64_t block, int64_t head, State&);
+}  // namespace
 
-namespace portable {
-#include "paged_attention.inc"
-}  // namespace portable
+#define KERNEL "paged_attention.inc"
+#include "variants.h"
 
-#ifdef HAS_VARIANTS
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-namespace avx2 {
-#include "paged_attention.inc"
-}  // namespace avx2
-#pragma GCC pop_options
+namespace {
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
-namespace avx512 {
-#include "paged_attention.inc"
-}  // namespace avx512
-#pragma GCC pop_options
-#endif
-
-template <typename Stored>
-AttendFunction Choose() {
-#ifdef HAS_VARIANTS
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) return avx512::Attend<Stored>;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2::Attend<Stored>;
-#endif
-  return portable::Attend<Stored>;
+std::vector<Block> CutBlocks(const Problem& problem, int64_t num_tokens) {
+  std::vector<Block> blocks;
+  for (int64_t token = 0; token < num_tokens; ++token) {
+    if (problem.positions[token] < 0) continue;
+    const bool goes_on = !blocks.empty() && blocks.back().first + blocks.back().count == token &&
+                         blocks.back().count < kBlock && problem.token_row[token - 1] == problem.token_row[token];
+    if (goes_on)
+      ++blocks.back().count;
+    else
+      blocks.push_back({token, 1});
+  }
+  return blocks;
 }
 
-// Tasks that the caller and the pool's threads take in turn. A pool thread that comes late finds none left,
-// so that the caller never waits for a thread that has not begun.
-struct Tasks {
-  Problem problem;
-  AttendFunction attend;
-  int64_t count;
-  std::atomic<int64_t> next{0}, done{0};
-  std::mutex mutex;
-  std::condition_variable all_done;
-
-  void Run() {
-    State state;
-    for (int64_t task = next++; task < count; task = next++) {
-      const int64_t block = task / problem.num_kv_heads, head = task % problem.num_kv_heads;
-      attend(problem, block, head, state);
-      if (++done == count) {
-        std::lock_guard<std::mutex> lock(mutex);
-        all_done.notify_all();
-      }
-    }
-  }
-};
-
-ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::AnyBuffer keys,
-                          ffi::AnyBuffer values, ffi::Buffer<ffi::S32> page_table,
+ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> qkv, ffi::Buffer<ffi::F32> rotation,
+                          ffi::Buffer<ffi::F32> norms, ffi::AnyBuffer keys, ffi::AnyBuffer values,
+                          ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> token_row,
                           ffi::Buffer<ffi::S32> positions, float scale, int64_t window, float soft_cap,
-                          ffi::Result<ffi::Buffer<ffi::F32>> result) {
-  const auto query_shape = queries.dimensions(), key_shape = keys.dimensions();
-  auto tasks = std::make_shared<Tasks>();
-  tasks->problem = {queries.typed_data(), keys.untyped_data(),     values.untyped_data(),
-                    page_table.typed_data(), positions.typed_data(), result->typed_data(),
-                    query_shape[1],          query_shape[2],         key_shape[1],
-                    query_shape[3],          key_shape[3],           page_table.dimensions()[1],
-                    window,                  scale,                  soft_cap};
+                          float epsilon, int64_t wanted_level, ffi::Result<ffi::AnyBuffer> result,
+                          ffi::Result<ffi::AnyBuffer> written_keys, ffi::Result<ffi::AnyBuffer> written_values) {
+  const auto shape = qkv.dimensions(), key_shape = keys.dimensions();
+  const int64_t num_tokens = shape[0];
+  Problem problem{};
+  problem.qkv = qkv.typed_data();
+  problem.num_kv_heads = key_shape[1], problem.num_heads = shape[1] - 2 * key_shape[1];
+  problem.head_dim = shape[2], problem.page_size = key_shape[3];
+  problem.span = problem.page_size % kHalf == 0 ? kHalf : kLanes;
   const bool is_halves = keys.element_type() == ffi::U16;
-  tasks->attend = is_halves ? Choose<uint16_t>() : Choose<float>();
   if (!is_halves && keys.element_type() != ffi::F32)
     return ffi::Error::InvalidArgument("keys must be uint16 (bfloat16 bits) or float32");
-  if (query_shape[3] % kLanes != 0 || key_shape[3] % kLanes != 0)
-    return ffi::Error::InvalidArgument("head size and page size must be multiples of 16");
-  tasks->count = query_shape[0] * key_shape[1];
-  const int64_t helpers = std::min<int64_t>(pool.num_threads(), tasks->count) - 1;
-  for (int64_t helper = 0; helper < helpers; ++helper) pool.Schedule([tasks] { tasks->Run(); });
-  tasks->Run();
-  std::unique_lock<std::mutex> lock(tasks->mutex);
-  tasks->all_done.wait(lock, [&] { return tasks->done == tasks->count; });
+  if (shape[2] % (is_halves ? 32 : kLanes) != 0 || key_shape[2] != shape[2] || key_shape[3] % kLanes != 0)
+    return ffi::Error::InvalidArgument("head size must be a multiple of 16 (bfloat16: 32), page size of 16");
+  if (keys.untyped_data() != written_keys->untyped_data() || values.untyped_data() != written_values->untyped_data())
+    return ffi::Error::InvalidArgument("pages must be written in place");
+  if (rotation.element_count() > 0) {
+    problem.half = rotation.dimensions()[2];
+    problem.cosines = rotation.typed_data(), problem.sines = problem.cosines + num_tokens * problem.half;
+  }
+  if (norms.element_count() > 0)
+    problem.query_norm = norms.typed_data(), problem.key_norm = problem.query_norm + shape[2];
+  problem.keys = keys.untyped_data(), problem.values = values.untyped_data();
+  problem.page_table = page_table.typed_data(), problem.table_width = page_table.dimensions()[1];
+  problem.token_row = token_row.typed_data(), problem.positions = positions.typed_data();
+  if (result->element_type() == ffi::F32)
+    problem.result_floats = static_cast<float*>(result->untyped_data());
+  else
+    problem.result_halves = static_cast<uint16_t*>(result->untyped_data());
+  problem.window = window, problem.scale = scale, problem.soft_cap = soft_cap, problem.epsilon = epsilon;
+  const Level level = ChooseLevel(wanted_level);
+  const auto write = is_halves ? VARIANT(level, WriteHalves) : VARIANT(level, WriteFloats);
+  const auto attend = is_halves ? VARIANT(level, AttendHalves) : VARIANT(level, AttendFloats);
+  ParallelFor(pool, (num_tokens + kTokensOfWrite - 1) / kTokensOfWrite, [&](int64_t task) {
+    const int64_t first = task * kTokensOfWrite;
+    for (int64_t token = first; token < std::min(num_tokens, first + kTokensOfWrite); ++token)
+      write(problem, token);
+  });
+  const std::vector<Block> blocks = CutBlocks(problem, num_tokens);
+  ParallelFor(pool, blocks.size() * problem.num_kv_heads, [&](int64_t task) {
+    static thread_local State state;
+    attend(problem, blocks[task / problem.num_kv_heads], task % problem.num_kv_heads, state);
+  });
   return ffi::Error::Success();
 }
 
@@ -151,11 +147,18 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadracePagedAttention, PagedAttention,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Attr<float>("scale")
                                   .Attr<int64_t>("window")
                                   .Attr<float>("soft_cap")
-                                  .Ret<ffi::Buffer<ffi::F32>>());
+                                  .Attr<float>("epsilon")
+                                  .Attr<int64_t>("level")
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>());

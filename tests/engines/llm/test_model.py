@@ -103,7 +103,8 @@ def hidden_states(variant: str, *, is_packed: bool) -> np.ndarray:
     config = read_model_config(checkpoint.config)
     decoder = load_decoder(checkpoint, config, BFLOAT16, is_packed=is_packed)
 
-    def attend_to_themselves(queries, keys, values, cache, rule):
+    def attend_to_themselves(projected, cache, rule):
+        _, _, values = projected.split()
         group = config.num_heads // config.num_kv_heads
         return jnp.repeat(values, group, axis=1), cache
 

@@ -32,9 +32,10 @@ ROWS = make_rows()
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def engine(tiny_model, request):
-    """An engine, and what it makes of the rows one by one."""
-    with LLM(str(tiny_model), tiny_config(dtype=request.param, decode_burst=32, **SHAPE)) as llm:
+def engine(tiny_model, native_model, request):
+    """An engine, and what it makes of the rows one by one; in bfloat16 with the native kernels."""
+    model = tiny_model if request.param == "float32" else native_model
+    with LLM(str(model), tiny_config(dtype=request.param, decode_burst=32, **SHAPE)) as llm:
         config = tiny_config(
             dtype=request.param, enable_prefix_caching=False, async_scheduling=False, **SHAPE
         )

@@ -19,7 +19,7 @@ def test_after_warm_up_a_mixed_workload_compiles_nothing(tiny_model):
             compiles.append(duration_s)
 
     options = {"strict_shapes": True, "max_num_seq_buckets": (4, 8), "token_buckets": (32, 64)}
-    with LLM(str(tiny_model), tiny_config(num_pages=60, **options)) as llm:
+    with LLM(str(tiny_model), tiny_config(num_pages=60, cache_dir=None, **options)) as llm:
         assert llm.precompile(num_seqs=3) == ["decode of 4"]
         compiled = llm.precompile()
         assert compiled == ["prefill of 32", "prefill of 64", "decode of 8", "copy of 32"]
@@ -64,7 +64,7 @@ def test_buckets_that_do_not_reach_the_limits_are_refused():
 def test_programs_of_announced_params_are_compiled_ahead_and_no_others(tiny_model):
     guided = SamplingParams(guided_regex="[a-z]{9}", max_tokens=12)
     edited = SamplingParams(frequency_penalty=1.0, logprobs=3, prompt_logprobs=0, max_tokens=12)
-    config = tiny_config(deterministic=True, strict_shapes=True)
+    config = tiny_config(deterministic=True, strict_shapes=True, cache_dir=None)
     with LLM(str(tiny_model), config) as llm:
         assert llm.precompile(sampling_params=guided) == [
             "prefill logits of 64",

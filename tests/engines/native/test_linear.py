@@ -55,14 +55,27 @@ def test_norm_activation_and_residual_are_those_of_xla(level: int):
     rows = np.asarray(x)
     centred = rows - rows.mean(axis=1, keepdims=True)
     normed = centred / np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5)
-    scale, shift = (np.asarray(part) for part in norm)
-    normed = jnp.asarray(normed * scale + shift)
+    normed = jnp.asarray(normed * np.asarray(norm.scale) + np.asarray(norm.bias))
     sums = jnp.asarray(in_float64(normed, weight, bias), jnp.float32)
     want = np.asarray(jax.nn.gelu(sums, approximate=False)) + np.asarray(residual)
     epilogue = Epilogue(gelu=True, residual=residual)
     got = linear(x, pack_linear(weight, bias), 32, norm=norm, epilogue=epilogue, level=level)
     # A norm that differs in its last bit may round to another bfloat16: 1/256 of one input's product.
     np.testing.assert_allclose(got, want, atol=5e-3)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("num_rows", [3, 170])
+def test_rows_are_normed_by_their_root_mean_square(level: int, num_rows: int):
+    """Of 170 rows the work is cut by columns, and the rows are prepared once for all of them."""
+    x, weight = random(num_rows, 288) * 3.0, random(512, 288, dtype=jnp.bfloat16) * jnp.bfloat16(0.1)
+    norm = Norm(random(288), epsilon=0.5)
+    rows = np.asarray(x, np.float64)
+    normed = rows / np.sqrt(np.mean(rows**2, axis=1, keepdims=True) + 0.5) * np.asarray(norm.scale)
+    want = in_float64(jnp.asarray(normed, jnp.float32), weight, None)
+    got = linear(x, pack_linear(weight, None), 512, norm=norm, level=level)
+    np.testing.assert_allclose(got, want, atol=0.02)
+    assert np.abs(got - want).mean() < 1e-3
 
 
 @pytest.mark.parametrize("level", LEVELS)
