@@ -74,7 +74,7 @@ def measure(
     for number in range(arguments.rounds + 1):
         for name, engine in engines.items():
             started = time.perf_counter()
-            results = engine.transcribe(paths)
+            results: Any = engine.transcribe(paths)
             if number:
                 seconds[name].append(time.perf_counter() - started)
                 continue
