@@ -26,7 +26,7 @@ MAX_PAGE_SIZE = 256
 class SchedulerConfig(Serializable):
     """Which rows a dispatch works on."""
 
-    max_num_seqs: int = 128
+    max_num_seqs: int = 256
     """Rows that decode at the same time."""
     max_num_batched_tokens: int = 1024
     """Prompt tokens of one prefill dispatch, over all its rows."""

@@ -1,12 +1,13 @@
 """KV pages on the device: how they are shaped, made and sized."""
 
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Int8, Shaped
 
+from headrace.engines import native
 from headrace.engines.errors import ConfigError
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.engine_config import CacheConfig, EngineConfig
@@ -25,7 +26,8 @@ class LayerCache(NamedTuple):
     """KV pages of one layer. Keys lie with their tokens side by side, so that scores come out as vectors.
 
     bfloat16 is kept as its bit patterns in uint16: on a CPU, XLA turns a bfloat16 scatter into a float32
-    one, and so would convert all pages there and back at every write. int8 has a scale for each head of each
+    one, and so would convert all pages there and back at every write. The native backend keeps those in an
+    order of its own (paged_attention.cc). int8 has a scale for each head of each
     token: 127 stands for the largest of its numbers.
     """
 
@@ -40,18 +42,31 @@ KVCache = tuple[LayerCache, ...]
 
 def make_cache(model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype) -> KVCache:
     """Zeroed pages for every layer; `dtype` is bfloat16, float32 or int8."""
+    shapes = _shapes(model, num_pages, page_size, dtype)
+    make = jax.jit(lambda: jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), shapes))
+    return tuple(make() for _ in range(model.num_layers))
+
+
+def reserve_cache(model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype) -> KVCache:
+    """Pages for the native backend: they take memory once they are written, and hold anything until then."""
+    shapes = _shapes(model, num_pages, page_size, dtype)
+
+    def reserve(each: jax.ShapeDtypeStruct) -> jax.Array:
+        return jax.ffi.ffi_call(native.RESERVE, each, has_side_effect=True)()
+
+    make = jax.jit(lambda: jax.tree.map(reserve, shapes))
+    return tuple(make() for _ in range(model.num_layers))
+
+
+def _shapes(model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype) -> LayerCache:
+    """Shapes of one layer's pages."""
     heads = (num_pages, model.num_kv_heads)
     storage = jnp.uint16 if dtype == jnp.bfloat16 else dtype
-
-    def make() -> LayerCache:
-        keys = jnp.zeros((*heads, model.head_dim, page_size), storage)
-        values = jnp.zeros((*heads, page_size, model.head_dim), storage)
-        if dtype != jnp.int8:
-            return LayerCache(keys, values)
-        return LayerCache(keys, values, *(jnp.zeros((*heads, page_size), jnp.float32) for _ in range(2)))
-
-    make = jax.jit(make)
-    return tuple(make() for _ in range(model.num_layers))
+    shapes = [((*heads, model.head_dim, page_size), storage), ((*heads, page_size, model.head_dim), storage)]
+    if dtype == jnp.int8:
+        shapes += [((*heads, page_size), jnp.float32)] * 2
+    pages: Any = [jax.ShapeDtypeStruct(*each) for each in shapes]
+    return LayerCache(*pages)
 
 
 def write_pages(

@@ -8,6 +8,7 @@ from headrace.engines.native.kernels import (
     LINEAR,
     PACK_FRAMES,
     PAGED_ATTENTION,
+    RESERVE,
     SELF_ATTENTION,
     is_available,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "NOTHING",
     "PACK_FRAMES",
     "PAGED_ATTENTION",
+    "RESERVE",
     "SELF_ATTENTION",
     "SUMS",
     "Epilogue",

@@ -18,8 +18,9 @@ ENCODER_ATTENTION = "headrace_encoder_attention"
 PACK_FRAMES = "headrace_pack_frames"
 CROSS_ATTENTION = "headrace_cross_attention"
 SELF_ATTENTION = "headrace_self_attention"
+RESERVE = "headrace_reserve"
 
-KERNELS = 2
+KERNELS = 3
 """Version of the kernels' arguments: the same number stands in linear.cc."""
 
 BFLOAT16_LEVEL = 3
@@ -33,6 +34,7 @@ _SYMBOLS = {
     PACK_FRAMES: "HeadracePackFrames",
     CROSS_ATTENTION: "HeadraceCrossAttention",
     SELF_ATTENTION: "HeadraceSelfAttention",
+    RESERVE: "HeadraceReserve",
 }
 
 
@@ -54,7 +56,7 @@ def _registered() -> frozenset[str]:
         return frozenset()
     built = dict(_SYMBOLS)
     if loaded.HeadraceLevel() < BFLOAT16_LEVEL:
-        built = {name: symbol for name, symbol in built.items() if name == PAGED_ATTENTION}
+        built = {name: symbol for name, symbol in built.items() if name in (PAGED_ATTENTION, RESERVE)}
     for name, symbol in built.items():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(loaded, symbol)), platform="cpu")
     logger.info("native kernels: %s", ", ".join(sorted(built)))
