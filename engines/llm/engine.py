@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import replace
 
@@ -111,10 +112,13 @@ class LLMEngine:
         return [output for output in outputs if output is not None]
 
     def precompile(
-        self, num_tokens: int | Several[int] | None = None, num_seqs: int | Several[int] | None = None
+        self,
+        num_tokens: int | Several[int] | None = None,
+        num_seqs: int | Several[int] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> list[ProgramKey]:
         """Compiles programs now: see `Runner.precompile`."""
-        return self._runner.precompile(num_tokens, num_seqs)
+        return self._runner.precompile(num_tokens, num_seqs, on_progress)
 
     def announce(self, requests: Several[LLMRequest]) -> None:
         """Foresees rows like these: see `Runner.announce`."""

@@ -3,7 +3,7 @@
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -265,6 +265,7 @@ class LLM:
         num_seqs: int | Sequence[int] | None = None,
         *,
         sampling_params: Params = None,
+        progress_callback: Callable[[int, int], None] | None = None,
     ) -> list[str]:
         """Compiles programs now and in parallel; names of those that were not compiled before.
 
@@ -272,6 +273,7 @@ class LLM:
         buckets. Lists are taken side by side, and a shorter one repeats its last value. Without them all
         programs are compiled; a later compile is then counted as late, or an error with strict_shapes.
         Programs are those of `sampling_params` and of what was announced before, or plain ones.
+        `progress_callback(completed, total)` is called after each.
 
         Raises:
           ConfigError: a number is larger than the largest bucket.
@@ -279,7 +281,14 @@ class LLM:
         """
         if sampling_params is not None:
             self.announce(sampling_params)
-        made = [engine.precompile(num_tokens, num_seqs) for engine in self._engines]
+        made, count = [], len(self._engines)
+        for number, engine in enumerate(self._engines):
+
+            def tell(completed: int, total: int, number: int = number) -> None:
+                if progress_callback is not None:
+                    progress_callback(number * total + completed, count * total)
+
+            made.append(engine.precompile(num_tokens, num_seqs, tell))
         return [str(key) for key in made[0]]
 
     def update_weights(self, weights: Mapping[str, Any] | Checkpoint | str) -> None:

@@ -117,6 +117,7 @@ class OutputWriter:
             index=sequence.sample,
             text=text,
             token_ids=tuple(sequence.output_ids[shown]),
+            num_tokens=shown.stop,
             finish_reason=ending.finish_reason if ending else None,
             stop_reason=ending.stop_reason if ending else None,
             cumulative_logprob=sequence.logprob,

@@ -53,6 +53,8 @@ class CompletionOutput:
     """The text, without special tokens and without what ended it; of a delta, the new part alone."""
     token_ids: tuple[int, ...]
     """The tokens, an end-of-text or stop token included; of a delta, the new ones alone."""
+    num_tokens: int = 0
+    """All its tokens so far, those of earlier deltas too."""
     finish_reason: FinishReason | None
     """stop: a stop token or string; length: max_tokens or the context length; None: it still grows."""
     stop_reason: int | str | None = None
@@ -94,6 +96,18 @@ class RequestOutput:
     """Seconds from submission to the first token on the host."""
     latency_s: float | None = None
     """Seconds from submission to the finish; None before it."""
+
+    @property
+    def num_generated_tokens(self) -> int:
+        """Tokens of all its texts so far."""
+        return sum(text.num_tokens for text in self.outputs)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of all its texts a second, from its first dispatch to its end; None before that."""
+        if self.latency_s is None or self.queue_s is None:
+            return None
+        return self.num_generated_tokens / max(self.latency_s - self.queue_s, 1e-9)
 
     @property
     def text(self) -> str:

@@ -1,7 +1,7 @@
 """Runs batches on the device: one program for prefills and one for bursts of decode steps, by bucket."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -32,7 +32,7 @@ from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.prompt_scores import PromptSpan, pack_spans, record_spans, take_spans
 from headrace.engines.llm.request import LLMRequest
 from headrace.engines.llm.request import Sequence as Row
-from headrace.engines.llm.shapes import choose_shapes
+from headrace.engines.llm.shapes import Shapes, choose_shapes
 from headrace.engines.llm.variants import (
     COPY,
     COPY_PAGES,
@@ -133,29 +133,40 @@ class Runner:
         self.programs.expect(keys)
 
     def precompile(
-        self, num_tokens: int | Sequence[int] | None, num_seqs: int | Sequence[int] | None
+        self,
+        num_tokens: int | Sequence[int] | None,
+        num_seqs: int | Sequence[int] | None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> list[ProgramKey]:
         """Compiles the programs of these prefills and decodes, or all; those that were not compiled before.
+
+        `on_progress(completed, total)` is called after each program.
 
         Raises:
           ConfigError: a number is larger than the largest bucket.
         """
+        needs = self._announced or (PLAIN_NEEDS,)
         if num_tokens is None and num_seqs is None:
-            return self.programs.precompile()
-        keys: list[ProgramKey] = []
-        for tokens, seqs in _paired(num_tokens, num_seqs):
-            shapes = self.shapes._replace(
-                prefill_tokens=()
-                if tokens is None
-                else (_bucket("num_tokens", self.shapes.prefill_tokens, tokens),),
-                decode_rows=() if seqs is None else (_bucket("num_seqs", self.shapes.decode_rows, seqs),),
-                speculative_rows=tuple(size for size in self.shapes.speculative_rows if size >= (seqs or 1))[
-                    :1
-                ],
-            )
-            wanted = programs_for(shapes, self._announced or (PLAIN_NEEDS,))
-            keys += [key for key in wanted if key != COPY]
-        return self.programs.precompile(dict.fromkeys(keys))
+            keys = programs_for(self.shapes, needs)
+        else:
+            chosen = [self._shapes_for(*pair) for pair in _paired(num_tokens, num_seqs)]
+            keys = [key for shapes in chosen for key in programs_for(shapes, needs) if key != COPY]
+        keys = list(dict.fromkeys(keys))
+        new = self.programs.expect(keys)
+        for completed, key in enumerate(keys, 1):
+            self.programs.precompile([key])
+            if on_progress is not None:
+                on_progress(completed, len(keys))
+        return new
+
+    def _shapes_for(self, num_tokens: int | None, num_seqs: int | None) -> Shapes:
+        """The shapes with the buckets of such a prefill and of so many rows alone."""
+        shapes, rows = self.shapes, num_seqs or 1
+        return shapes._replace(
+            prefill_tokens=(_bucket("num_tokens", shapes.prefill_tokens, num_tokens),) if num_tokens else (),
+            decode_rows=(_bucket("num_seqs", shapes.decode_rows, num_seqs),) if num_seqs else (),
+            speculative_rows=tuple(size for size in shapes.speculative_rows if size >= rows)[:1],
+        )
 
     def launch(
         self, batch: PrefillBatch | DecodeBatch, stop_ids: StopIds, copies: list[tuple[int, int]]

@@ -1,5 +1,6 @@
 """The real OpenAI client against a server over a tiny model."""
 
+import json
 import threading
 import time
 
@@ -73,6 +74,26 @@ def test_logprobs_are_returned_in_both_forms(client):
         assert place.logprob == place.top_logprobs[0].logprob
     plain = client.completions.create(**asked, prompt="ab", logprobs=2).choices[0].logprobs
     assert len(plain.tokens) == len(plain.token_logprobs) == len(plain.text_offset) == 4
+
+
+@pytest.mark.slow
+def test_answers_follow_a_json_schema(client):
+    schema = {
+        "type": "object",
+        "properties": {"sky": {"enum": ["blue", "grey"]}, "wet": {"type": "boolean"}},
+        "required": ["sky", "wet"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "weather", "schema": schema, "strict": True}}
+    asked = {"model": "tiny", "messages": USER, "max_tokens": 60, "n": 3, "response_format": form}
+    answer = client.chat.completions.create(**asked)
+    for choice in answer.choices:
+        assert choice.finish_reason == "stop"
+        found = json.loads(choice.message.content)
+        assert found["sky"] in ("blue", "grey")
+        assert isinstance(found["wet"], bool)
+    asked |= {"response_format": {"type": "json_object"}, "max_tokens": 12, "temperature": 0}
+    assert client.chat.completions.create(**asked).choices[0].message.content.lstrip().startswith("{")
 
 
 def test_tools_reach_the_template(client):

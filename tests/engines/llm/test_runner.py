@@ -39,7 +39,9 @@ def test_after_warm_up_a_mixed_workload_compiles_nothing(tiny_model):
 def test_lists_for_precompile_are_taken_side_by_side(tiny_model):
     with LLM(str(tiny_model), tiny_config(max_num_seq_buckets=(4, 8), token_buckets=(32, 64))) as llm:
         assert llm.precompile([1, 64], 5) == ["prefill of 32", "decode of 8", "prefill of 64"]
-        assert llm.precompile([1, 64], 5) == []
+        told = []
+        assert llm.precompile([1, 64], 5, progress_callback=lambda *now: told.append(now)) == []
+        assert told == [(1, 3), (2, 3), (3, 3)]
         with pytest.raises(ConfigError, match="num_seqs is 9"):
             llm.precompile(None, 9)
         with pytest.raises(ConfigError, match="empty"):

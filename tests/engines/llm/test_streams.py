@@ -35,6 +35,12 @@ def test_streamed_text_is_the_text(tiny_llm, stop):
         assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
         assert outputs[-1].outputs[0].finish_reason == whole.finish_reason
         assert all(output.outputs[0].finish_reason is None for output in outputs[:-1])
+        counts = [output.num_generated_tokens for output in outputs]
+        assert counts == sorted(counts)
+        assert counts[-1] == len(whole.token_ids)
+        assert outputs[0].tokens_per_second is None
+        seconds = outputs[-1].latency_s - outputs[-1].queue_s
+        assert outputs[-1].tokens_per_second == pytest.approx(counts[-1] / seconds)
     final = collect(tiny_llm.stream_generate("abc", params, output_kind="final"))
     assert [output.outputs[0].text for output in final] == [whole.text]
 
