@@ -57,6 +57,32 @@ def test_nothing_is_said_in_silence(tiny_en: WhisperEngine, options: dict):
     assert (result["text"], result["error"], result["duration_s"]) == ("", None, 100.0)
 
 
+def music(seconds: float) -> np.ndarray:
+    """Chords with overtones, vibrato and a beat, as loud as speech."""
+    time = np.arange(round(seconds * 16_000)) / 16_000
+    roots = (220.0, 174.6, 261.6, 196.0)
+    sound = np.zeros_like(time)
+    for start in range(0, round(seconds), 2):
+        inside = (time >= start) & (time < start + 2)
+        for ratio in (1.0, 1.25, 1.5):
+            phase = 2 * np.pi * roots[start // 2 % 4] * ratio * time + 0.3 * np.sin(2 * np.pi * 5 * time)
+            sound += inside * sum(np.sin(overtone * phase) / overtone for overtone in (1, 2, 3))
+    beat = np.random.default_rng(0).normal(size=len(time)) * np.exp(-((time * 2) % 1) * 12)
+    return (0.05 * sound + 0.1 * beat).astype(np.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", MODES, ids=IDS)
+def test_music_is_empty_or_flagged_and_speech_after_it_whole(tiny_en: WhisperEngine, speech, options: dict):
+    """Names of music in brackets or notes are what the model says of it."""
+    alone = tiny_en.transcribe(music(40), return_timestamps=True, **options)
+    is_named = all(char in "♪[]()*. " or char.isalpha() for char in alone["text"]) and len(alone["text"]) < 40
+    assert not alone["text"] or alone["quality_flags"] or is_named, alone["text"]
+    sound = np.concatenate([music(31), silence(1), speech("whisper__jfk.flac")])
+    both = tiny_en.transcribe(sound, return_timestamps=True, **options)
+    assert plain(both["text"]).count("what you can do for your country") == 1
+
+
 def test_a_prompt_is_that_of_its_own_recording(tiny_en: WhisperEngine, speech):
     sound = speech("TTS__LJ001-0008.wav")
     fresh = tiny_en.transcribe(sound)
