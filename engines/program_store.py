@@ -33,6 +33,7 @@ _UNWRITABLE = (OSError, ValueError, TypeError, RuntimeError, pickle.PickleError)
 """What may go wrong where a program is written: JAX cannot write every kind of program."""
 _UNREADABLE = (*_UNWRITABLE, AttributeError, EOFError, ImportError, LookupError)
 _TRACED_PACKAGES = ("headrace.audio", "headrace.engines")
+_JAX_CACHE_SETTINGS = ("jax_enable_compilation_cache", "jax_compilation_cache_dir")
 _SETTINGS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
@@ -80,9 +81,9 @@ class ProgramStore:
         program = self._load(self._path(name, signature))
         if program is not None:
             return program, False
-        hits = _jax_cache_hits.count
+        before = _jax_cache.seen()
         program = compile_()
-        if _jax_cache_hits.count == hits:  # what JAX has read from its own cache cannot be written whole
+        if not _jax_cache.may_have_given(before):  # what JAX has read from it cannot be written whole
             self._save(self._path(name, signature), program)
         return program, True
 
@@ -121,18 +122,32 @@ class ProgramStore:
         return self.directory / f"{_digest((self._base, name, repr(signature)))}{_SUFFIX}"
 
 
-class _CacheHits(threading.local):
-    """Programs that JAX has read from its own cache for this thread."""
+class _JaxCache(threading.local):
+    """What this thread's compiles had of JAX's own cache."""
 
-    count = 0
+    hits = 0
+    requests = 0
 
     def note(self, event: str, **_: object) -> None:
         if event == "/jax/compilation_cache/cache_hits":
-            self.count += 1
+            self.hits += 1
+        elif event == "/jax/compilation_cache/compile_requests_use_cache":
+            self.requests += 1
+
+    def seen(self) -> tuple[int, int]:
+        return self.hits, self.requests
+
+    def may_have_given(self, before: tuple[int, int]) -> bool:
+        """Whether a compile since then was read from the cache.
+
+        One that made no request took a program that this process has: it may have been read earlier.
+        """
+        is_on = all(getattr(jax.config, name) for name in _JAX_CACHE_SETTINGS)
+        return self.hits > before[0] or (is_on and self.requests == before[1])
 
 
-_jax_cache_hits = _CacheHits()
-jax.monitoring.register_event_listener(_jax_cache_hits.note)
+_jax_cache = _JaxCache()
+jax.monitoring.register_event_listener(_jax_cache.note)
 
 
 def program_signature(arguments: object) -> Signature:

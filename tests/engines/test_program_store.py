@@ -1,11 +1,14 @@
 """Programs on disk: read without a trace, by what they were made from, and only where they can be trusted."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.program_store import ProgramStore, open_program_store
@@ -13,6 +16,17 @@ from headrace.engines.programs import ProgramKey, Programs
 
 KEY = ProgramKey("add", 8)
 ARGUMENTS = {"first": np.arange(8, dtype=np.int32), "second": np.ones(8, np.int32)}
+
+
+@pytest.fixture(autouse=True)
+def _without_the_cache_of_jax():
+    """Where it is on, what it holds would be read instead of being compiled."""
+    was_on = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", was_on)
+    compilation_cache.reset_cache()
 
 
 def start(directory: Path, model: str = "tiny", arguments=ARGUMENTS) -> tuple[int, int]:
@@ -39,6 +53,43 @@ def test_the_second_start_reads_what_the_first_compiled(tmp_path):
     assert start(tmp_path / "store") == (0, 1)
     (file,) = (tmp_path / "store").iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+TWO_ENGINES = """
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from headrace.engines.program_store import ProgramStore
+
+
+def multiply(first, second):
+    return first * second
+
+
+def keep(directory, model):
+    traced = jax.jit(multiply).lower(np.arange(8.0), np.arange(8.0))
+    ProgramStore(Path(directory), {"model": model}).get("multiply", (), traced.compile)
+
+
+keep(sys.argv[1], "first")
+jax.clear_caches()
+keep(sys.argv[2], "first")
+keep(sys.argv[2], "second")
+"""
+"""A program that is compiled, one that JAX reads from its own cache, and the same for a second engine."""
+
+
+def test_what_jax_has_read_from_its_own_cache_is_not_kept(tmp_path):
+    fresh, read = tmp_path / "fresh", tmp_path / "read"
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax"), "JAX_ENABLE_COMPILATION_CACHE": "true"}
+    settings = cache | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    command = [sys.executable, "-c", TWO_ENGINES, str(fresh), str(read)]
+    subprocess.run(command, env=os.environ | settings, check=True)
+    assert len(list(fresh.iterdir())) == 1
+    assert not read.exists()
 
 
 def test_another_model_or_other_shapes_are_another_program(tmp_path):
