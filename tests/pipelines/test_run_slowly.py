@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.dataset as ds
 import pytest
 
@@ -23,6 +24,8 @@ SMALL: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 128, "dtype": "floa
 
 # Each takes a launch, which loads a model: more are asked for where there is time.
 KILLS = int(os.environ.get("HEADRACE_TEST_KILLS", "8"))
+
+TWO_WORKERS = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 
 LAUNCH = """
 import json, sys
@@ -75,6 +78,12 @@ def parts_and_times(output: Path) -> dict[str, int]:
     return {part.name: part.stat().st_mtime_ns for part in output.glob("part-*")}
 
 
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes in which Beam runs the chunks of a launch."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in children if "sdk_worker_main" in " ".join(child.cmdline())]
+
+
 def test_kill_9_loses_and_doubles_nothing(tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path):
     output = tmp_path / "out"
     options = make_options(
@@ -110,19 +119,26 @@ def test_kill_9_loses_and_doubles_nothing(tiny_llm: str, make_prompts: MakePromp
 def test_many_kills_lose_and_double_nothing_and_change_no_text(
     tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path
 ):
-    """Each launch is killed a moment after it has committed something: as it reads, computes or writes."""
+    """A moment after a launch has committed something it is killed, or one of its two workers is.
+
+    So it reads, computes or writes. A run whose worker dies ends by itself.
+    """
     moments = random.Random(0)
     output = tmp_path / "out"
     num_rows = 8 * KILLS + 40
     options = make_options(
         tiny_llm, make_prompts(num_rows), output, max_tokens=16, rows_per_part=4, ignore_eos=True
     )
-    for _ in range(KILLS):
+    for number in range(KILLS):
         before = len(parts_and_times(output))
-        process = launch(LAUNCH, options)
+        is_worker = number % 5 == 4
+        process = launch(LAUNCH, options, *(TWO_WORKERS if is_worker else ()))
         while process.poll() is None and len(parts_and_times(output)) == before:
             time.sleep(0.01)
         time.sleep(moments.uniform(0, 0.05))
+        if is_worker and process.poll() is None:
+            moments.choice(workers_of(process)).kill()
+            assert process.wait(60) != 0
         process.kill()
         process.communicate()
     rows, *_ = result_of(launch(LAUNCH, options))
