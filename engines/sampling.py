@@ -1,6 +1,7 @@
-"""Token sampling on the device: filters by thresholds found by bisection, then a Gumbel argmax.
+"""Token sampling on the device: filters by thresholds, then a Gumbel argmax.
 
-The order is: temperature, top-k, top-p, min-p. No filter sorts the vocabulary: each is a threshold on the
+The order is: temperature, top-k, top-p, min-p. A native kernel does it where there is one. In plain XLA no
+filter sorts the vocabulary: each is a threshold on the
 logits, and a threshold is found by 32 halvings over the ordered bit patterns of float32, which is exact.
 """
 
@@ -10,6 +11,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from headrace.engines import native
 
 NUM_FLOAT_BITS = 32
 ARGMAX_BLOCK = 64
@@ -39,6 +42,14 @@ def sample(logits: Float[Array, "B V"], rows: SamplingRows) -> Int[Array, " B"]:
 
     A row's draw depends on its own logits, parameters, seed and output index alone.
     """
+    if logits.dtype == jnp.float32 and native.is_available(native.DRAW):
+        filters = (rows.top_k, rows.top_p, rows.min_p)
+        return native.draw(logits, rows.temperature, filters, (rows.seed, rows.output_index))
+    return sample_in_xla(logits, rows)
+
+
+def sample_in_xla(logits: Float[Array, "B V"], rows: SamplingRows) -> Int[Array, " B"]:
+    """As `sample`, without the native kernel."""
     greedy = argmax(logits)
     is_sampled = rows.temperature >= MIN_TEMPERATURE
     return jax.lax.cond(

@@ -1,8 +1,10 @@
 """CPU kernels in C++, where the wheel was built with a compiler; plain XLA takes their place elsewhere."""
 
+from headrace.engines.native.draw import draw
 from headrace.engines.native.greedy_head import can_run_greedy_head, greedy_head
 from headrace.engines.native.kernels import (
     CROSS_ATTENTION,
+    DRAW,
     ENCODER_ATTENTION,
     GREEDY_HEAD,
     LINEAR,
@@ -32,6 +34,7 @@ from headrace.engines.native.linear import (
 __all__ = [
     "BEST_LEVEL",
     "CROSS_ATTENTION",
+    "DRAW",
     "ENCODER_ATTENTION",
     "GREEDY_HEAD",
     "LINEAR",
@@ -46,6 +49,7 @@ __all__ = [
     "PackedLinear",
     "RowsOf",
     "can_run_greedy_head",
+    "draw",
     "greedy_head",
     "interleave_gate",
     "is_available",

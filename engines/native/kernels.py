@@ -19,8 +19,9 @@ PACK_FRAMES = "headrace_pack_frames"
 CROSS_ATTENTION = "headrace_cross_attention"
 SELF_ATTENTION = "headrace_self_attention"
 RESERVE = "headrace_reserve"
+DRAW = "headrace_draw"
 
-KERNELS = 3
+KERNELS = 4
 """Version of the kernels' arguments: the same number stands in linear.cc."""
 
 BFLOAT16_LEVEL = 3
@@ -35,7 +36,10 @@ _SYMBOLS = {
     CROSS_ATTENTION: "HeadraceCrossAttention",
     SELF_ATTENTION: "HeadraceSelfAttention",
     RESERVE: "HeadraceReserve",
+    DRAW: "HeadraceDraw",
 }
+
+_AT_ANY_LEVEL = (PAGED_ATTENTION, RESERVE, DRAW)
 
 
 def is_available(kernel: str = PAGED_ATTENTION) -> bool:
@@ -56,7 +60,7 @@ def _registered() -> frozenset[str]:
         return frozenset()
     built = dict(_SYMBOLS)
     if loaded.HeadraceLevel() < BFLOAT16_LEVEL:
-        built = {name: symbol for name, symbol in built.items() if name in (PAGED_ATTENTION, RESERVE)}
+        built = {name: symbol for name, symbol in built.items() if name in _AT_ANY_LEVEL}
     for name, symbol in built.items():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(loaded, symbol)), platform="cpu")
     logger.info("native kernels: %s", ", ".join(sorted(built)))
