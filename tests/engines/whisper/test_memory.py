@@ -67,11 +67,11 @@ def test_memory_is_flat_over_five_hundred_recordings(random_whisper):
     rng = np.random.default_rng(0)
     with WhisperEngine(random_whisper(num_mels=80), WhisperConfig(batch_size=8, **CONFIG)) as engine:
         used = []
-        for start in range(0, 500, 50):
+        for _ in range(10):
             files = []
-            for number in range(start, start + 50):
+            for number in range(50):  # the same lengths in every fifty: they must not count as growth
                 file = io.BytesIO()
-                sound = (rng.normal(size=16_000 + 400 * number) * 0.1).astype(np.float32)
+                sound = (rng.normal(size=16_000 + 4_000 * number) * 0.1).astype(np.float32)
                 soundfile.write(file, sound, 16_000, format="WAV")
                 files.append(file.getvalue())
             results = engine.transcribe(files)
