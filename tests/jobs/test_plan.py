@@ -32,7 +32,7 @@ def test_a_plan_names_parts_and_memory_and_writes_nothing(prompts: Path, capsys:
     assert lines["rows"] == "40"
     assert lines["parts"] == "3 of 10 to 15 rows"
     assert lines["weights"].startswith("256 MiB in bfloat16")
-    assert "pages of 16 tokens" in lines["KV"]
+    assert "pages of 32 tokens" in lines["KV"]
     assert "max_num_seqs 8" in lines["engine"]
     assert not (prompts.parent / "out").exists()
 

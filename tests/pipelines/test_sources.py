@@ -123,15 +123,15 @@ def write_ramp(path: Path) -> str:
 
 def test_offset_and_duration_choose_a_stretch(tmp_path: Path):
     path = write_ramp(tmp_path / "a.wav")
-    cut = cut_segment(path, 0.5, 0.25)
+    cut = cut_segment(path, (0.5, 0.25))
     assert (cut["sampling_rate"], len(cut["array"])) == (8_000, 2_000)
     assert cut["array"][0] == np.float32(4_000 / 32_768)
-    assert len(cut_segment(path, 1.5, None)["array"]) == 4_000
-    decoded = cut_segment(Path(path).read_bytes(), 0.5, 0.25)
+    assert len(cut_segment(path, (1.5, None))["array"]) == 4_000
+    decoded = cut_segment(Path(path).read_bytes(), (0.5, 0.25))
     assert (decoded["sampling_rate"], len(decoded["array"])) == (16_000, 4_000)
     for offset, duration in ((5.0, 1.0), (-1.0, 1.0), (0.0, 0.0)):
         with pytest.raises(AudioError) as caught:
-            cut_segment(path, offset, duration)
+            cut_segment(path, (offset, duration))
         assert caught.value.kind == "segment"
 
 
