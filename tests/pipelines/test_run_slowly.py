@@ -125,7 +125,7 @@ def test_many_kills_lose_and_double_nothing_and_change_no_text(
     """
     moments = random.Random(0)
     output = tmp_path / "out"
-    num_rows = 8 * KILLS + 40
+    num_rows = 200 * KILLS
     options = make_options(
         tiny_llm, make_prompts(num_rows), output, max_tokens=16, rows_per_part=4, ignore_eos=True
     )
@@ -136,7 +136,8 @@ def test_many_kills_lose_and_double_nothing_and_change_no_text(
         while process.poll() is None and len(parts_and_times(output)) == before:
             time.sleep(0.01)
         time.sleep(moments.uniform(0, 0.05))
-        if is_worker and process.poll() is None:
+        assert process.poll() is None, f"the run ended before kill {number}"
+        if is_worker:
             moments.choice(workers_of(process)).kill()
             assert process.wait(60) != 0
         process.kill()
