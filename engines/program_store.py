@@ -99,7 +99,8 @@ class ProgramStore:
             program = serialize_executable.deserialize_and_load(
                 *pickle.loads(payload), execution_devices=jax.devices()[:1]
             )
-            os.utime(path)
+            with suppress(OSError):  # of a store that is only read, one in an image say
+                os.utime(path)
         except FileNotFoundError:
             return None
         except _UNREADABLE as error:
@@ -111,9 +112,7 @@ class ProgramStore:
         try:
             payload = pickle.dumps(serialize_executable.serialize(program))
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.directory, delete=False) as file:  # mode 0600
-                file.write(hashlib.sha256(payload).digest() + payload)
-            os.replace(file.name, path)
+            _write(path, hashlib.sha256(payload).digest() + payload)
             _make_room(self.directory, MAX_BYTES)
         except _UNWRITABLE as error:
             logger.warning("a compiled program could not be kept: %s: %s", path, error)
@@ -197,12 +196,25 @@ def _processor() -> str:
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         names += next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return f"{_digest([names])[:16]}, {len(os.sched_getaffinity(0))} threads"
+    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{_digest([names])[:16]}, {num_cpus} threads"
 
 
 def _is_trusted(path: Path) -> bool:
     status = path.stat()
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Puts a whole file in its place, or leaves nothing behind."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(name, path)
+    except OSError:
+        os.unlink(name)
+        raise
 
 
 def _split(content: bytes) -> tuple[bytes, bytes]:

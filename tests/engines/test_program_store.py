@@ -124,6 +124,23 @@ def test_a_directory_that_cannot_be_made_costs_a_compile_and_a_warning(tmp_path,
     assert "could not be kept" in caplog.text
 
 
+def refuse(*_: object) -> None:
+    raise PermissionError("not yours")
+
+
+def test_a_store_that_is_only_read_is_read(tmp_path, monkeypatch):
+    start(tmp_path)
+    monkeypatch.setattr(os, "utime", refuse)
+    assert start(tmp_path) == (0, 1)
+
+
+def test_a_program_that_cannot_be_put_in_its_place_leaves_nothing_behind(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(os, "replace", refuse)
+    assert start(tmp_path) == (1, 0)
+    assert "could not be kept" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_programs_used_longest_ago_make_room(tmp_path, monkeypatch):
     for model in ("first", "second"):
         start(tmp_path, model)
