@@ -27,6 +27,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 _MAX_RANK = 8
 _MAX_DEPTH = 4
+_DEQUANTIZED_AT_ONCE = 1 << 16
 
 
 class StoredTensor(NamedTuple):
@@ -57,7 +58,6 @@ class GgufFile:
           ModelError: the `gguf` package cannot dequantize the block type.
         """
         from gguf import GGMLQuantizationType as Type
-        from gguf.quants import dequantize
 
         tensor = self.tensors[name]
         views = {
@@ -71,14 +71,30 @@ class GgufFile:
             count = math.prod(tensor.shape)
             values = np.frombuffer(self.file.buffer, views[kind], count, tensor.offset).reshape(tensor.shape)
             return values.astype(np.float32) if kind == Type.F64 else values
-        row_bytes = tensor_bytes(tensor) // math.prod(tensor.shape[:-1])
-        raw = np.frombuffer(self.file.buffer, np.uint8, tensor_bytes(tensor), tensor.offset)
         try:
-            return np.asarray(dequantize(raw.reshape(*tensor.shape[:-1], row_bytes), kind))
+            return self._dequantize(tensor, kind.name)
         except NotImplementedError:
             raise ModelError(
                 f"{str(self.path)!r}: {name!r} has the block type {kind.name}, which cannot be dequantized"
             ) from None
+
+    def _dequantize(self, tensor: StoredTensor, kind: str) -> np.ndarray:
+        """Some rows at a time: all of them leave the cache, and of a few the calls cost more."""
+        from gguf import quants
+
+        blocks = getattr(quants, kind, None)
+        if blocks is None:
+            raise NotImplementedError
+        blocks.init_grid()
+        *leading, num_columns = tensor.shape
+        num_rows = math.prod(leading)
+        raw = np.frombuffer(self.file.buffer, np.uint8, tensor_bytes(tensor), tensor.offset)
+        raw = raw.reshape(num_rows, -1)
+        values = np.empty((num_rows, num_columns), np.float32)
+        step = max(1, _DEQUANTIZED_AT_ONCE // num_columns)
+        for first in range(0, num_rows, step):
+            values[first : first + step] = blocks.dequantize_rows(raw[first : first + step])
+        return values.reshape(tensor.shape)
 
 
 def read_gguf(path: Path) -> GgufFile:

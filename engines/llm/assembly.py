@@ -1,6 +1,7 @@
 """A model, its tokenizer and its engines, put together from a spec and a config."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,11 +83,13 @@ def assemble(
     max_model_len = _choose_max_model_len(config, model_config.max_position)
     model_config = model_config.for_context(max_model_len)
     _check_token_ids(config.token_ids, model_config.vocab_size)
-    tokenizer = PromptTokenizer(checkpoint, config, replaced.tokenizer, replaced.chat_template)
+    with ThreadPoolExecutor(1, "headrace-tokenizer") as pool:  # most of its time it is being imported
+        making = pool.submit(PromptTokenizer, checkpoint, config, replaced.tokenizer, replaced.chat_template)
+        decoder = load_weights(checkpoint, model_config, config)
+        tokenizer = making.result()
     encoder = RequestEncoder(
         tokenizer, config, vocab_size=model_config.vocab_size, max_prompt_len=max_model_len - 1
     )
-    decoder = load_weights(checkpoint, model_config, config)
     draft = draft or load_draft(config, max_model_len)
     if draft is not None:
         draft.check(model_config, max_model_len)

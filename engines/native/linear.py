@@ -67,10 +67,12 @@ def pack_linear(weight: Float[Array, "out in"], bias: Float32[Array, " out"] | N
 def pack_weight(weight: Float[Array, "out in"] | Float[np.ndarray, "out in"]) -> np.ndarray:
     """Weights alone, [panels, pairs, 16, 2] in bfloat16."""
     num_out, num_in = weight.shape
-    panels, pairs, _, _ = packed_shape(num_in, num_out)
-    padded = np.zeros((panels * PANEL, pairs * 2), jnp.bfloat16)
-    padded[:num_out, :num_in] = np.asarray(weight).astype(jnp.bfloat16)
-    return np.ascontiguousarray(padded.reshape(panels, PANEL, pairs, 2).swapaxes(1, 2))
+    shape = panels, pairs, _, _ = packed_shape(num_in, num_out)
+    rounded = np.ascontiguousarray(weight, jnp.bfloat16)
+    if (num_out, num_in) != (panels * PANEL, pairs * 2):
+        rounded = np.pad(rounded, ((0, panels * PANEL - num_out), (0, pairs * 2 - num_in)))
+    whole_pairs = rounded.view(np.uint32).reshape(panels, PANEL, pairs)
+    return np.ascontiguousarray(whole_pairs.swapaxes(1, 2)).view(jnp.bfloat16).reshape(shape)
 
 
 def interleave_gate(weight: Float[np.ndarray, "both in"]) -> Float[np.ndarray, "both in"]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Set
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,9 @@ from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.model import Decoder
 from headrace.engines.native.linear import interleave_gate, pack_weight, packed_shape
 from headrace.engines.quantization import Quantization, quantize_int8
+
+NUM_READERS = 4
+"""Threads that make weights ready, which NumPy does without the interpreter's lock."""
 
 _HEAD = "lm_head.weight"
 _PACKED = ("packed", "packed_pairs")
@@ -56,17 +60,20 @@ def load_decoder(
     sources = [find_source(path, names, prefix, config) for path in paths]
     used = {name for source in sources for group in source.groups for name in group}
     _check_names(checkpoint, used, available, config)
-    scales: dict[tuple[str, ...], np.ndarray] = {}
-    loaded = []
-    for path, source, (_, leaf) in zip(paths, sources, leaves, strict=True):
-        if path[-1] == "kernel_scale":  # its kernel stands right before it
-            loaded.append(jnp.asarray(scales.pop(path[:-1])))
-            continue
-        values, scale = _load(checkpoint, path, source, names, leaf)
-        loaded.append(values)
-        if scale is not None:
-            scales[path[:-1]] = scale
-    return nnx.merge(graph, jax.tree_util.tree_unflatten(treedef, loaded))
+    weights = {
+        path: (source, leaf)
+        for path, source, (_, leaf) in zip(paths, sources, leaves, strict=True)
+        if path[-1] != "kernel_scale"  # made with its kernel
+    }
+    with ThreadPoolExecutor(NUM_READERS, "headrace-weights") as pool:
+        made = pool.map(lambda path: _load(checkpoint, path, *weights[path], names), weights)
+        loaded: dict[tuple[str, ...], jax.Array] = {}
+        for path, (values, scale) in zip(weights, made, strict=True):
+            loaded[path] = jax.device_put(values)
+            if scale is not None:
+                loaded[(*path[:-1], "kernel_scale")] = jax.device_put(scale)
+    ordered = [loaded[path] for path in paths]
+    return nnx.merge(graph, jax.tree_util.tree_unflatten(treedef, ordered))
 
 
 def find_source(path: tuple[str, ...], names: WeightNames, prefix: str, config: ModelConfig) -> Source:
@@ -94,9 +101,9 @@ def _load(
     checkpoint: Checkpoint,
     path: tuple[str, ...],
     source: Source,
-    names: WeightNames,
     leaf: jax.ShapeDtypeStruct,
-) -> tuple[jax.Array, np.ndarray | None]:
+    names: WeightNames,
+) -> tuple[np.ndarray, np.ndarray | None]:
     """A weight and, where it is quantized, its scales."""
     is_packed, is_gate = path[-1] in _PACKED, path[-1] == "packed_pairs"
     is_transposed = (path[-1] == "kernel" and not names.is_input_major) or (
@@ -123,7 +130,7 @@ def _load(
     loaded = join(arrays)
     if path[-1] == "scale":
         loaded = loaded + np.asarray(names.norm_offset, loaded.dtype)
-    return jnp.asarray(loaded), join(scales) if scales else None
+    return loaded, join(scales) if scales else None
 
 
 def _to_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
