@@ -4,6 +4,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from headrace.engines.llm.accelerator_attention import (
+    Spans,
+    attend_ragged,
+    attend_singles,
+    can_attend_singles,
+    even_spans,
+    ragged_spans,
+)
+from headrace.engines.llm.accelerator_pages import GpuPages, TpuPages
 from headrace.engines.llm.attention import (
     AttentionRule,
     Backend,
@@ -13,9 +22,9 @@ from headrace.engines.llm.attention import (
     write_and_attend,
 )
 from headrace.engines.llm.batch import BLOCK_TOKENS, Chunks, Rows
-from headrace.engines.llm.kv_cache import NULL_PAGE, LayerCache, write_pages
+from headrace.engines.llm.kv_cache import NULL_PAGE, LayerCache, LayerPages, write_pages
 
-Attended = tuple[Float[Array, "T H D"], LayerCache]
+Attended = tuple[Float[Array, "T H D"], LayerPages]
 
 
 def attend_single(
@@ -23,7 +32,7 @@ def attend_single(
     page_table: Int[Array, "T P"],
     positions: Int[Array, " T"],
     projected: Projected,
-    cache: LayerCache,
+    cache: LayerPages,
     rule: AttentionRule,
 ) -> Attended:
     """Attention of one token a row."""
@@ -35,18 +44,25 @@ def attend_even(
     page_table: Int[Array, "R P"],
     positions: Int[Array, "R C"],
     projected: Projected,
-    cache: LayerCache,
+    cache: LayerPages,
     rule: AttentionRule,
 ) -> Attended:
     """Attention of C tokens a row, those of the first row first; padding is at -1."""
     num_rows, count = positions.shape
     token_row = jnp.repeat(jnp.arange(num_rows, dtype=jnp.int32), count)
     if backend == "native":
+        assert isinstance(cache, LayerCache)
         token_rows = TokenRows(page_table, token_row, positions.reshape(-1))
         return write_and_attend(projected, cache, token_rows, rule)
     queries, keys, values = projected.split()
-    pages, offsets = _places(page_table, token_row, positions.reshape(-1), cache.values.shape[2])
+    pages, offsets = _places(page_table, token_row, positions.reshape(-1), cache.page_size)
     cache = write_pages(cache, keys, values, pages, offsets)
+    if isinstance(cache, TpuPages):
+        spans = even_spans(page_table, positions)
+        return _attend_spans(spans, positions.reshape(-1), queries, projected, cache, rule), cache
+    if isinstance(cache, GpuPages) and count == 1 and can_attend_singles(rule):
+        is_cpu = jax.default_backend() == "cpu"
+        return attend_singles(queries, cache, page_table, positions[:, 0], rule, interpret=is_cpu), cache
     blocks = queries.reshape(num_rows, count, *queries.shape[1:])
     mixed = attend_pages(blocks, cache, page_table, positions, rule)
     return mixed.reshape(queries.shape), cache
@@ -57,7 +73,7 @@ def attend_blocks(
     rows: Rows,
     chunks: Chunks,
     projected: Projected,
-    cache: LayerCache,
+    cache: LayerPages,
     rule: AttentionRule,
 ) -> Attended:
     """Attention of ragged chunks, cut into blocks that belong to one row each.
@@ -65,13 +81,16 @@ def attend_blocks(
     e.g. two rows of 40 and 10 tokens, blocks of 32: blocks start at tokens 0, 32 and 40.
     """
     if backend == "native":
+        assert isinstance(cache, LayerCache)
         token_rows = TokenRows(rows.page_table, chunks.token_row, chunks.positions)
         return write_and_attend(projected, cache, token_rows, rule)
     queries, keys, values = projected.split()
     num_tokens = queries.shape[0]
-    page_size = cache.values.shape[2]
-    pages, offsets = _places(rows.page_table, chunks.token_row, chunks.positions, page_size)
+    pages, offsets = _places(rows.page_table, chunks.token_row, chunks.positions, cache.page_size)
     cache = write_pages(cache, keys, values, pages, offsets)
+    if isinstance(cache, TpuPages):
+        spans = ragged_spans(rows.page_table, chunks.token_row, chunks.positions)
+        return _attend_spans(spans, chunks.positions, queries, projected, cache, rule), cache
     within = jnp.arange(BLOCK_TOKENS, dtype=jnp.int32)[None, :]
     is_real = within < chunks.block_len[:, None]
     index = jnp.where(is_real, chunks.block_start[:, None] + within, num_tokens)
@@ -87,6 +106,19 @@ def attend_blocks(
     )
     flat = jnp.zeros(queries.shape, mixed.dtype).at[index].set(mixed, mode="drop")
     return flat, cache
+
+
+def _attend_spans(
+    spans: Spans,
+    positions: Int[Array, " T"],
+    queries: Float[Array, "T H D"],
+    projected: Projected,
+    cache: TpuPages,
+    rule: AttentionRule,
+) -> Float[Array, "T H D"]:
+    """Attention on a TPU, with zeros for padding: what else stood there would go into the null page."""
+    mixed = attend_ragged(queries, projected.num_kv_heads, cache, spans, rule)
+    return jnp.where((positions >= 0)[:, None, None], mixed, jnp.zeros_like(mixed))
 
 
 def _places(

@@ -1,4 +1,4 @@
-"""Attention over KV pages: a backend in plain XLA and a native one.
+"""Attention over KV pages: a backend in plain XLA and a native one; accelerator_attention.py has two more.
 
 The one in plain XLA runs everywhere and is the reference of the others. It reads the context in segments of
 fixed length with a running softmax, and the number of segments follows the longest row of the call. One
@@ -6,27 +6,30 @@ compiled program therefore serves every context length, and a row's result does 
 companions are: a segment that is masked in full adds an exact zero.
 """
 
+import logging
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Int
 
 from headrace.engines import native
 from headrace.engines.errors import ConfigError
+from headrace.engines.llm.accelerator_pages import GpuPages
 from headrace.engines.llm.engine_config import EngineConfig
-from headrace.engines.llm.kv_cache import LayerCache, read_pages, read_scales
+from headrace.engines.llm.kv_cache import Backend, LayerCache, read_scales
 from headrace.engines.llm.rope import rotate
 from headrace.engines.precision import resolve_dtype
+
+logger = logging.getLogger(__name__)
 
 SEGMENT_TOKENS = 256
 """Context tokens read at a time (measured on a CPU: 64, 128 and 256 within 10 %, fewer steps win)."""
 MASKED = -1e30
 
 
-Backend = Literal["xla", "native"]
 Rotation = Float[Array, "2 T half"] | None
 """Cosines and sines that turn queries and keys; None: they are not turned."""
 
@@ -53,9 +56,11 @@ def choose_backend(config: EngineConfig, head_dim: int) -> Backend:
     """The backend for a model: the wanted one, or the fastest that can run it where that is `auto`.
 
     Raises:
-      ConfigError: `native` is wanted where it cannot run.
+      ConfigError: one is wanted where it cannot run.
     """
     wanted, page_size = config.attention_backend, config.cache.page_size
+    if wanted in ("pallas-gpu", "pallas-tpu"):
+        return _checked_pallas(wanted, config, head_dim)
     is_int8 = config.cache.kv_cache_dtype == "int8"
     step = LANES if resolve_dtype(config.dtype) == jnp.float32 else PAIRED_LANES
     is_fit = head_dim % step == 0 and page_size % LANES == 0
@@ -71,6 +76,29 @@ def choose_backend(config: EngineConfig, head_dim: int) -> Backend:
     if not native.is_available():
         raise ConfigError("the native attention is not built here, or the device is no CPU: use auto or xla")
     return "native"
+
+
+def _checked_pallas(wanted: Backend, config: EngineConfig, head_dim: int) -> Backend:
+    """The same, if it can run.
+
+    Raises:
+      ConfigError: it cannot.
+    """
+    platform, page_size = jax.default_backend(), config.cache.page_size
+    if config.cache.kv_cache_dtype == "int8":
+        raise ConfigError(f"{wanted} reads no int8 pages: use attention_backend xla")
+    if wanted == "pallas-tpu" and platform != "tpu":
+        raise ConfigError(f"pallas-tpu runs on TPUs, the device is a {platform}: use attention_backend auto")
+    if wanted == "pallas-gpu" and platform not in ("gpu", "cpu"):
+        raise ConfigError(f"pallas-gpu runs on GPUs, the device is a {platform}: use attention_backend auto")
+    if wanted == "pallas-gpu" and (head_dim & (head_dim - 1) or min(head_dim, page_size) < LANES):
+        raise ConfigError(
+            f"pallas-gpu takes head sizes that are powers of two from {LANES} and page sizes from {LANES}: "
+            f"head size is {head_dim}, page size {page_size}; use attention_backend xla"
+        )
+    if platform == "cpu":
+        logger.warning("the attention for GPUs runs in interpret mode on this CPU: right, and very slow")
+    return wanted
 
 
 class Projected(NamedTuple):
@@ -147,7 +175,7 @@ def _rms_norm(heads: Float[Array, "T N D"], scale: Float[Array, " D"], eps: floa
 
 def attend_pages(
     queries: Float[Array, "N C H D"],
-    cache: LayerCache,
+    cache: LayerCache | GpuPages,
     page_table: Int[Array, "N P"],
     positions: Int[Array, "N C"],
     rule: AttentionRule,
@@ -160,8 +188,10 @@ def attend_pages(
     cache already. Returns float32.
     """
     num_blocks, block_len, num_heads, head_dim = queries.shape
-    num_kv_heads, page_size = cache.values.shape[1:3]
-    segment_pages = SEGMENT_TOKENS // page_size
+    num_kv_heads, segment_pages = cache.num_kv_heads, SEGMENT_TOKENS // cache.page_size
+    key_scales, value_scales = (
+        (cache.key_scales, cache.value_scales) if isinstance(cache, LayerCache) else (None,) * 2
+    )
     group = num_heads // num_kv_heads
     # [N, C, K*G, D] -> [N, K, G*C, D]: the queries of one kv head side by side.
     grouped = queries.reshape(num_blocks, block_len, num_kv_heads, group, head_dim).transpose(0, 2, 3, 1, 4)
@@ -171,22 +201,14 @@ def attend_pages(
     def segment_of(index: Int[Array, ""]) -> Int[Array, "N pages"]:
         return jax.lax.dynamic_slice_in_dim(page_table, index * segment_pages, segment_pages, axis=1)
 
-    def read_keys(index: Int[Array, ""]) -> Shaped[Array, "N K D S"]:
-        pages = read_pages(cache.keys, segment_of(index)).transpose(0, 2, 3, 1, 4)
-        return pages.reshape(num_blocks, num_kv_heads, head_dim, SEGMENT_TOKENS)
-
-    def read_values(index: Int[Array, ""]) -> Shaped[Array, "N K S D"]:
-        pages = read_pages(cache.values, segment_of(index)).transpose(0, 2, 1, 3, 4)
-        return pages.reshape(num_blocks, num_kv_heads, SEGMENT_TOKENS, head_dim)
-
     # Of int8 the numbers enter the products, and the scales their results.
     def add_segment(index, carry):
         peak, total, weighted = carry
-        keys = read_keys(index)
-        keys = keys if cache.key_scales is None else keys.astype(queries.dtype)
+        keys = cache.read_keys(segment_of(index))
+        keys = keys if key_scales is None else keys.astype(queries.dtype)
         scores = jnp.einsum("nkqd,nkds->nkqs", grouped, keys, preferred_element_type=jnp.float32)
-        if cache.key_scales is not None:
-            scores = scores * read_scales(cache.key_scales, segment_of(index))[:, :, None]
+        if key_scales is not None:
+            scores = scores * read_scales(key_scales, segment_of(index))[:, :, None]
         context = index * SEGMENT_TOKENS + jnp.arange(SEGMENT_TOKENS, dtype=jnp.int32)
         distance = row_positions[:, :, None] - context[None, None, :]
         visible = distance >= 0 if rule.window is None else (distance >= 0) & (distance < rule.window)
@@ -198,10 +220,10 @@ def attend_pages(
         new_peak = jnp.maximum(peak, jnp.max(scores, axis=-1))
         weights = jnp.where(visible, jnp.exp(scores - new_peak[..., None]), 0.0)
         decay = jnp.exp(peak - new_peak)
-        values, mixing = read_values(index), weights
-        if cache.value_scales is not None:
+        values, mixing = cache.read_values(segment_of(index)), weights
+        if value_scales is not None:
             values = values.astype(queries.dtype)
-            mixing = weights * read_scales(cache.value_scales, segment_of(index))[:, :, None]
+            mixing = weights * read_scales(value_scales, segment_of(index))[:, :, None]
         added = jnp.einsum(
             "nkqs,nksd->nkqd", mixing.astype(values.dtype), values, preferred_element_type=jnp.float32
         )

@@ -20,7 +20,7 @@ from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, unpack_prefi
 from headrace.engines.llm.choose import Head, choose_tokens
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.engine_config import EngineConfig
-from headrace.engines.llm.kv_cache import KVCache, make_cache, reserve_cache
+from headrace.engines.llm.kv_cache import KVCache, make_pages
 from headrace.engines.llm.logit_edits import Extras
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.request import Sequence
@@ -64,8 +64,7 @@ class DraftModel:
         self.graph, self.weights = nnx.split(draft.decoder)
         pages = replace(config.cache, page_size=page_size)
         self.backend: Backend = choose_backend(replace(config, cache=pages), model.head_dim)
-        make = reserve_cache if self.backend == "native" else make_cache
-        self.cache = make(model, num_pages, page_size, dtype)
+        self.cache = make_pages(model, num_pages, page_size, dtype, self.backend)
         self.model_config = model
         self._is_borrowed = draft.is_borrowed
 

@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
@@ -13,7 +13,7 @@ from headrace.engines.serialization import Serializable
 
 Overlong = Literal["error", "truncate-left", "truncate-right"]
 Policy = Literal["fcfs", "priority"]
-AttentionBackend = Literal["auto", "native", "xla"]
+AttentionBackend = Literal["auto", "native", "xla", "pallas-gpu", "pallas-tpu"]
 KVCacheDtype = Literal["auto", "int8"]
 MIN_ROWS = 2
 """Fewest rows of a product: one row alone takes another path through the machine, with other last bits."""
@@ -124,7 +124,7 @@ class EngineConfig(Serializable):
     quantization: Quantization | None = None
     """int8: the weights of products, made at load time with a scale for each output (default: none)."""
     attention_backend: AttentionBackend = "auto"
-    """auto (the fastest that can run), native (C++ kernel, CPUs) or xla (runs everywhere)."""
+    """auto (native, else xla), native (C++, CPUs), xla (everywhere), pallas-gpu or pallas-tpu (of jax)."""
     deterministic: bool = False
     """Fixed shapes: a row's text depends on nothing but the row, at some cost of speed."""
     use_random_weights: bool = False
@@ -145,7 +145,7 @@ class EngineConfig(Serializable):
             raise ConfigError(f"token id {min(self.token_ids)} is negative: token ids begin at 0")
         if self.quantization is not None:
             _require_choice("quantization", self.quantization, ("int8",))
-        _require_choice("attention_backend", self.attention_backend, ("auto", "native", "xla"))
+        _require_choice("attention_backend", self.attention_backend, get_args(AttentionBackend))
         _require_choice("overlong", self.overlong, ("error", "truncate-left", "truncate-right"))
 
         if self.deterministic and self.speculative.method is not None:

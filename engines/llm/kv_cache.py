@@ -1,7 +1,7 @@
 """KV pages on the device: how they are shaped, made and sized."""
 
 import os
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, Int8, Shaped
 
 from headrace.engines import native
 from headrace.engines.errors import ConfigError
+from headrace.engines.llm.accelerator_pages import GpuPages, TpuPages
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.engine_config import CacheConfig, EngineConfig
 
@@ -17,6 +18,9 @@ NULL_PAGE = 0
 TYPICAL_ROW_TOKENS = 512
 """Tokens a row for which the pool is sized where the configuration names no number of pages."""
 
+
+Backend = Literal["xla", "native", "pallas-gpu", "pallas-tpu"]
+"""What attends; each has its own layout of the pages."""
 
 INT8_MAX = 127
 SCALE_BYTES = 4
@@ -36,20 +40,51 @@ class LayerCache(NamedTuple):
     key_scales: Float[Array, "pages K page"] | None = None
     value_scales: Float[Array, "pages K page"] | None = None
 
+    @property
+    def num_kv_heads(self) -> int:
+        return self.values.shape[1]
 
-KVCache = tuple[LayerCache, ...]
+    @property
+    def page_size(self) -> int:
+        return self.values.shape[2]
+
+    def read_keys(self, chosen: Int[Array, "N P"]) -> Shaped[Array, "N K D S"]:
+        """Keys of chosen pages of each row, their tokens side by side; of int8 without their scales."""
+        found = _from_storage(self.keys[chosen]).transpose(0, 2, 3, 1, 4)
+        return found.reshape(*found.shape[:3], -1)
+
+    def read_values(self, chosen: Int[Array, "N P"]) -> Shaped[Array, "N K S D"]:
+        """Values of chosen pages of each row, likewise."""
+        found = _from_storage(self.values[chosen]).transpose(0, 2, 1, 3, 4)
+        return found.reshape(*found.shape[:2], -1, found.shape[-1])
 
 
-def make_cache(model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype) -> KVCache:
+LayerPages = LayerCache | GpuPages | TpuPages
+"""KV pages of one layer in the layout of a backend."""
+KVCache = tuple[LayerPages, ...]
+
+
+def make_pages(
+    model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype, backend: Backend
+) -> KVCache:
+    """Pages of a backend for every layer; `dtype` is bfloat16, float32 or int8."""
+    if backend == "native":
+        return reserve_cache(model, num_pages, page_size, dtype)
+    return make_cache(model, num_pages, page_size, dtype, backend)
+
+
+def make_cache(
+    model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype, backend: Backend = "xla"
+) -> KVCache:
     """Zeroed pages for every layer; `dtype` is bfloat16, float32 or int8."""
-    shapes = _shapes(model, num_pages, page_size, dtype)
+    shapes = _shapes(model, num_pages, page_size, dtype, backend)
     make = jax.jit(lambda: jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), shapes))
     return tuple(make() for _ in range(model.num_layers))
 
 
 def reserve_cache(model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype) -> KVCache:
     """Pages for the native backend: they take memory once they are written, and hold anything until then."""
-    shapes = _shapes(model, num_pages, page_size, dtype)
+    shapes = _shapes(model, num_pages, page_size, dtype, "native")
 
     def reserve(each: jax.ShapeDtypeStruct) -> jax.Array:
         return jax.ffi.ffi_call(native.RESERVE, each, has_side_effect=True)()
@@ -58,8 +93,14 @@ def reserve_cache(model: ModelConfig, num_pages: int, page_size: int, dtype: jnp
     return tuple(make() for _ in range(model.num_layers))
 
 
-def _shapes(model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype) -> LayerCache:
+def _shapes(
+    model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype, backend: Backend
+) -> LayerPages:
     """Shapes of one layer's pages."""
+    if backend == "pallas-gpu":
+        return GpuPages.shapes(model, num_pages, page_size, dtype)
+    if backend == "pallas-tpu":
+        return TpuPages.shapes(model, num_pages, page_size, dtype)
     heads = (num_pages, model.num_kv_heads)
     storage = jnp.uint16 if dtype == jnp.bfloat16 else dtype
     shapes = [((*heads, model.head_dim, page_size), storage), ((*heads, page_size, model.head_dim), storage)]
@@ -70,13 +111,15 @@ def _shapes(model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype
 
 
 def write_pages(
-    cache: LayerCache,
+    cache: LayerPages,
     keys: Float[Array, "T K D"],
     values: Float[Array, "T K D"],
     pages: Int[Array, " T"],
     offsets: Int[Array, " T"],
-) -> LayerCache:
+) -> LayerPages:
     """The cache with one key and one value a token written at (page, offset)."""
+    if not isinstance(cache, LayerCache):
+        return cache.write(keys, values, pages, offsets)
     if cache.key_scales is not None and cache.value_scales is not None:
         keys, key_scales = _quantize(keys)
         values, value_scales = _quantize(values)
@@ -94,12 +137,13 @@ def write_pages(
 
 def copy_pages(cache: KVCache, pages: Int[Array, "2 N"]) -> KVCache:
     """The cache with the pages of the first row copied to those of the second. Donates cache."""
+    return tuple(_copy_layer(layer, pages) for layer in cache)
+
+
+def _copy_layer(cache: LayerPages, pages: Int[Array, "2 N"]) -> LayerPages:
+    if not isinstance(cache, LayerCache):
+        return cache.copy(pages)
     return jax.tree.map(lambda stored: stored.at[pages[1]].set(stored[pages[0]]), cache)
-
-
-def read_pages(pages: Shaped[Array, "pages K A B"], chosen: Int[Array, "N P"]) -> Shaped[Array, "N P K A B"]:
-    """Chosen pages of each row, as numbers; of int8 without its scales."""
-    return _from_storage(pages[chosen])
 
 
 def _to_storage(values: Float[Array, "T K D"], cache: LayerCache) -> Shaped[Array, "T K D"]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from headrace.engines.llm.attention import AttentionRule, Projected, Rotation
 from headrace.engines.llm.config import LayerConfig, ModelConfig
 from headrace.engines.llm.experts import Experts
-from headrace.engines.llm.kv_cache import KVCache, LayerCache
+from headrace.engines.llm.kv_cache import KVCache, LayerPages
 from headrace.engines.llm.layers import (
     MLP,
     Inputs,
@@ -30,8 +30,8 @@ class Attend(Protocol):
     """Writes the keys and values of a batch into a layer's pages and attends over them."""
 
     def __call__(
-        self, projected: Projected, cache: LayerCache, rule: AttentionRule
-    ) -> tuple[Float[Array, "T H D"], LayerCache]: ...
+        self, projected: Projected, cache: LayerPages, rule: AttentionRule
+    ) -> tuple[Float[Array, "T H D"], LayerPages]: ...
 
 
 class Attention(nnx.Module):
@@ -53,8 +53,8 @@ class Attention(nnx.Module):
         self.dtype = precision.dtype
 
     def __call__(
-        self, inputs: Inputs, rotation: Rotation, cache: LayerCache, attend: Attend, onto: Onto
-    ) -> tuple[Float[Array, "T E"], LayerCache]:
+        self, inputs: Inputs, rotation: Rotation, cache: LayerPages, attend: Attend, onto: Onto
+    ) -> tuple[Float[Array, "T E"], LayerPages]:
         config = self.config
         qkv = self.qkv(inputs)
         num_tokens = qkv.shape[0]
@@ -90,9 +90,9 @@ class DecoderLayer(nnx.Module):
         self,
         residual: Float[Array, "T E"],
         rotation: Rotation,
-        cache: LayerCache,
+        cache: LayerPages,
         attend: Attend,
-    ) -> tuple[Float[Array, "T E"], LayerCache]:
+    ) -> tuple[Float[Array, "T E"], LayerPages]:
         inputs = Normed(residual, self.attention_norm)
         if self.attention_post_norm is None or self.mlp_post_norm is None:
             residual, cache = self.attention(inputs, rotation, cache, attend, residual)

@@ -24,7 +24,7 @@ from headrace.engines.llm.choose import Scores
 from headrace.engines.llm.draft import Draft, DraftModel, lagging
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.host_rules import add_host_rules, need_host
-from headrace.engines.llm.kv_cache import NULL_PAGE, make_cache, reserve_cache
+from headrace.engines.llm.kv_cache import NULL_PAGE, make_pages
 from headrace.engines.llm.logit_edits import Extras, pack_edits, pack_mask
 from headrace.engines.llm.logprobs import count_top, top_bucket
 from headrace.engines.llm.lowering import Lowering, StopIds, shape_of
@@ -84,8 +84,8 @@ class Runner:
         self._graph, self._weights = nnx.split(decoder)
         self._draft = None if draft is None else DraftModel(draft, num_pages, config.cache.page_size)
         kv_dtype = jnp.dtype(jnp.int8) if config.cache.kv_cache_dtype == "int8" else dtype
-        make = reserve_cache if choose_backend(config, decoder.config.head_dim) == "native" else make_cache
-        self._cache = make(decoder.config, num_pages, config.cache.page_size, kv_dtype)
+        backend = choose_backend(config, decoder.config.head_dim)
+        self._cache = make_pages(decoder.config, num_pages, config.cache.page_size, kv_dtype, backend)
         self._config = config
         self._max_model_len = max_model_len
         self._vocab_size = decoder.config.vocab_size
