@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.engines.checkpoints.contents import Contents, Tensors
 from headrace.engines.checkpoints.ctranslate2 import open_ctranslate2
+from headrace.engines.checkpoints.fast_tokenizer import FastTokenizer
 from headrace.engines.checkpoints.gguf_reader import open_gguf
 from headrace.engines.checkpoints.huggingface import open_huggingface
 from headrace.engines.checkpoints.resolve import LocalModel, resolve_model
@@ -27,7 +28,7 @@ class Checkpoint:
     def __init__(self, model: LocalModel, contents: Contents) -> None:
         self.model = model
         self._contents = contents
-        self._tokenizer: Any = None
+        self._tokenizer: FastTokenizer | None = None
         self._tokenizer_lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -89,6 +90,14 @@ class Checkpoint:
 
     def tokenizer(self) -> "transformers.PreTrainedTokenizerFast":
         """The tokenizer, built at the first call, with chat template and special tokens where there are some.
+
+        Raises:
+          ModelError: the checkpoint has no tokenizer that can be built without running its code.
+        """
+        return self.fast_tokenizer().wrapped
+
+    def fast_tokenizer(self) -> FastTokenizer:
+        """The same tokenizer for plain texts, without transformers where the layout allows it.
 
         Raises:
           ModelError: the checkpoint has no tokenizer that can be built without running its code.

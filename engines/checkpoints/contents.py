@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from headrace.engines.checkpoints.fast_tokenizer import FastTokenizer
 from headrace.engines.errors import ModelError
 
 
@@ -34,8 +35,8 @@ class Contents:
     """In the form of preprocessor_config.json; {} where the checkpoint has none."""
     tensors: Tensors
     """The weights."""
-    make_tokenizer: Callable[[], Any]
-    """Builds the transformers.PreTrainedTokenizerFast; imports transformers when called."""
+    make_tokenizer: Callable[[], FastTokenizer]
+    """Builds the tokenizer; may import transformers when called."""
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.engines.checkpoints.fast_tokenizer import FastTokenizer
 from headrace.engines.checkpoints.gguf_sentencepiece import build_sentencepiece
 from headrace.engines.checkpoints.gguf_splits import build_byte_level, find_splitting
-from headrace.engines.checkpoints.tokenizer_files import wrap_tokenizer
 from headrace.engines.errors import ModelError
 
 if TYPE_CHECKING:
     import tokenizers
-    import transformers
 
 _CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 _NAMED = {
@@ -22,7 +21,7 @@ _NAMED = {
 }
 
 
-def build_gguf_tokenizer(path: Path, metadata: dict[str, Any]) -> "transformers.PreTrainedTokenizerFast":
+def build_gguf_tokenizer(path: Path, metadata: dict[str, Any]) -> FastTokenizer:
     """The tokenizer of a GGUF file, with special tokens, beginning and end tokens and chat template.
 
     Raises:
@@ -44,7 +43,7 @@ def build_gguf_tokenizer(path: Path, metadata: dict[str, Any]) -> "transformers.
         raise ModelError(f"{str(path)!r} has a tokenizer of kind {kind!r}, gpt2 and llama can be read")
     _add_tokens(tokenizer, own)
     _add_ends(tokenizer, own, begins=own.get("add_bos_token", begins))
-    return wrap_tokenizer(tokenizer, _names(own) | {"chat_template": _chat_template(metadata)})
+    return FastTokenizer.of_backend(tokenizer, _names(own) | {"chat_template": _chat_template(metadata)})
 
 
 def _add_tokens(tokenizer: "tokenizers.Tokenizer", own: dict[str, Any]) -> None:

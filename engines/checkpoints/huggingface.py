@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from headrace.engines.checkpoints.contents import Contents, read_json
+from headrace.engines.checkpoints.fast_tokenizer import FastTokenizer
 from headrace.engines.checkpoints.safetensors_file import SafetensorsFile
 from headrace.engines.checkpoints.tokenizer_files import read_huggingface_tokenizer
 from headrace.engines.errors import ModelError
@@ -38,7 +39,7 @@ def open_huggingface(directory: Path, *, with_weights: bool = True) -> Contents:
         generation_config=read_json(directory / "generation_config.json"),
         preprocessor_config=read_json(directory / "preprocessor_config.json"),
         tensors=_ShardedTensors(_map_tensors(directory) if with_weights else {}),
-        make_tokenizer=lambda: read_huggingface_tokenizer(directory),
+        make_tokenizer=lambda: FastTokenizer.of(read_huggingface_tokenizer(directory)),
     )
 
 

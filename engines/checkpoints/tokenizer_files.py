@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.engines.checkpoints.contents import read_json
+from headrace.engines.checkpoints.fast_tokenizer import wrap_tokenizer
 from headrace.engines.errors import ModelError
 
 if TYPE_CHECKING:
@@ -115,16 +116,6 @@ def read_vocabulary(directory: Path) -> list[str]:
         raise ModelError(f"no tokenizer.json, vocabulary.json or vocabulary.txt in {str(directory)!r}")
     # Tokens may be empty, and only "\n" ends one: the byte-level alphabet has other line ends of its own.
     return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-
-
-def wrap_tokenizer(
-    tokenizer: "tokenizers.Tokenizer", arguments: dict[str, Any]
-) -> "transformers.PreTrainedTokenizerFast":
-    """A transformers tokenizer around one of the `tokenizers` package."""
-    from transformers import PreTrainedTokenizerFast
-
-    defaults = {"clean_up_tokenization_spaces": False}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **(defaults | arguments))
 
 
 _WHISPER_NAMES: dict[str, Any] = dict.fromkeys(

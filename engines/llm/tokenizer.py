@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
-from headrace.engines.checkpoints.tokenizer_files import read_huggingface_tokenizer, wrap_tokenizer
+from headrace.engines.checkpoints.fast_tokenizer import FastTokenizer, wrap_tokenizer
+from headrace.engines.checkpoints.tokenizer_files import read_huggingface_tokenizer
 from headrace.engines.errors import ModelError, RequestError
 from headrace.engines.llm.conversation import ChatOptions, Message, normalize_messages
 from headrace.engines.llm.detokenizer import Detokenizer, Vocabulary
@@ -31,9 +32,9 @@ class PromptTokenizer:
         tokenizer: Any = None,
         chat_template: str | Path | None = None,
     ) -> None:
-        self._tokenizer = checkpoint.tokenizer() if tokenizer is None else _open_tokenizer(tokenizer)
+        self._tokenizer = checkpoint.fast_tokenizer() if tokenizer is None else _open_tokenizer(tokenizer)
         # The tokenizer of transformers changes its own state with each call; the one below it does not.
-        self._backend = self._tokenizer.backend_tokenizer
+        self._backend = self._tokenizer.backend
         self._vocabulary = Vocabulary(self._backend)
         self._bos_token_id = config.bos_token_id
         self._chat_template = _read_template(chat_template)
@@ -42,7 +43,7 @@ class PromptTokenizer:
     @property
     def processor(self) -> Any:
         """The tokenizer of transformers below."""
-        return self._tokenizer
+        return self._tokenizer.wrapped
 
     @property
     def has_chat_template(self) -> bool:
@@ -80,7 +81,7 @@ class PromptTokenizer:
         template = self._find_template(options)
         normal = normalize_messages(messages, template)
         try:
-            rendered = self._tokenizer.apply_chat_template(
+            rendered = self._tokenizer.wrapped.apply_chat_template(
                 normal,
                 tools=[dict(tool) for tool in options.tools] or None,
                 chat_template=template,
@@ -129,25 +130,22 @@ class PromptTokenizer:
         return tuple(dict.fromkeys((*eos, *params.stop_token_ids)))
 
 
-def _open_tokenizer(tokenizer: Any) -> Any:
-    """The transformers tokenizer of a directory, a model spec or an object."""
+def _open_tokenizer(tokenizer: Any) -> FastTokenizer:
+    """The tokenizer of a directory, a model spec or an object."""
     import tokenizers
 
     if isinstance(tokenizer, tokenizers.Tokenizer):
-        return wrap_tokenizer(tokenizer, {})
+        return FastTokenizer.of(wrap_tokenizer(tokenizer, {}))
     if isinstance(tokenizer, str | Path):
-        is_directory = Path(tokenizer).is_dir()
-        return (
-            read_huggingface_tokenizer(Path(tokenizer))
-            if is_directory
-            else open_checkpoint(str(tokenizer)).tokenizer()
-        )
+        if Path(tokenizer).is_dir():
+            return FastTokenizer.of(read_huggingface_tokenizer(Path(tokenizer)))
+        return open_checkpoint(str(tokenizer)).fast_tokenizer()
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise ModelError(
             f"a tokenizer of class {type(tokenizer).__name__} is of no use: give a fast one of "
             "transformers, one of tokenizers, or the path of a directory with a tokenizer.json"
         )
-    return tokenizer
+    return FastTokenizer.of(tokenizer)
 
 
 def _read_template(template: str | Path | None) -> str | None:
@@ -158,11 +156,11 @@ def _read_template(template: str | Path | None) -> str | None:
     return Path(template).read_text(encoding="utf-8")
 
 
-def _find_eos(checkpoint: Checkpoint, tokenizer: Any) -> tuple[int, ...]:
+def _find_eos(checkpoint: Checkpoint, tokenizer: FastTokenizer) -> tuple[int, ...]:
     for source in (checkpoint.generation_config, checkpoint.config):
         found = source.get("eos_token_id")
         if found is not None:
             return tuple(found) if isinstance(found, (list, tuple)) else (int(found),)
     if tokenizer.eos_token_id is None:
         raise ModelError("the model names no end-of-text token: set eos_token_ids")
-    return (int(tokenizer.eos_token_id),)
+    return (tokenizer.eos_token_id,)

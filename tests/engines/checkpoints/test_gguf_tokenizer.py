@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,7 @@ REFERENCES = {
 @pytest.mark.parametrize("pre", REFERENCES)
 def test_ids_are_those_of_the_models_own_tokenizer(pre: str):
     reference = reference_bpe(*REFERENCES[pre])
-    built = build_gguf_tokenizer(PATH, metadata_of(reference, pre))
+    built = build_gguf_tokenizer(PATH, metadata_of(reference, pre)).wrapped
     reference.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     for text in TEXTS:
         ids = built(text, add_special_tokens=False)["input_ids"]
@@ -95,13 +97,13 @@ def test_ids_are_those_of_the_models_own_tokenizer(pre: str):
 
 @pytest.mark.parametrize("pre", sorted(SPLITTINGS))
 def test_every_splitting_gives_texts_back(pre: str):
-    built = build_gguf_tokenizer(PATH, metadata_of(reference_bpe(GPT2), pre))
+    built = build_gguf_tokenizer(PATH, metadata_of(reference_bpe(GPT2), pre)).wrapped
     for text in TEXTS:
         assert built.decode(built(text, add_special_tokens=False)["input_ids"]) == text
 
 
 def test_control_tokens_are_special_and_user_defined_ones_are_not():
-    built = build_gguf_tokenizer(PATH, metadata_of(reference_bpe(GPT2), "gpt-2"))
+    built = build_gguf_tokenizer(PATH, metadata_of(reference_bpe(GPT2), "gpt-2")).wrapped
     ids = built("a<|im_end|><tool>b", add_special_tokens=False)["input_ids"]
     assert ids[1:3] == built.convert_tokens_to_ids(["<|im_end|>", "<tool>"])
     assert built.decode(ids, skip_special_tokens=True) == "a<tool>b"
@@ -120,7 +122,7 @@ def test_control_tokens_are_special_and_user_defined_ones_are_not():
     ],
 )
 def test_beginning_and_end_are_added_as_the_file_says(pre: str, flags: dict, begins: bool, ends: bool):
-    built = build_gguf_tokenizer(PATH, metadata_of(reference_bpe(GPT2), pre, **flags))
+    built = build_gguf_tokenizer(PATH, metadata_of(reference_bpe(GPT2), pre, **flags)).wrapped
     bare = built("hi", add_special_tokens=False)["input_ids"]
     wanted = [built.bos_token_id] * begins + bare + [built.eos_token_id] * ends
     assert built("hi")["input_ids"] == wanted
@@ -128,11 +130,12 @@ def test_beginning_and_end_are_added_as_the_file_says(pre: str, flags: dict, beg
 
 def test_chat_templates_of_all_names_are_kept():
     metadata = metadata_of(reference_bpe(GPT2), "gpt-2")
-    one = build_gguf_tokenizer(PATH, metadata | {"tokenizer.chat_template": "D{{ messages[0].content }}"})
+    own = metadata | {"tokenizer.chat_template": "D{{ messages[0].content }}"}
+    one = build_gguf_tokenizer(PATH, own).wrapped
     messages = [{"role": "user", "content": "hi"}]
     assert one.apply_chat_template(messages, tokenize=False) == "Dhi"
     named = metadata | {"tokenizer.chat_template": "D", "tokenizer.chat_template.tool_use": "T"}
-    two = build_gguf_tokenizer(PATH, named)
+    two = build_gguf_tokenizer(PATH, named).wrapped
     assert two.apply_chat_template(messages, tokenize=False) == "D"
     assert two.apply_chat_template(messages, tokenize=False, chat_template="tool_use") == "T"
     assert build_gguf_tokenizer(PATH, metadata).chat_template is None
@@ -211,7 +214,7 @@ SP_TEXTS = [
 
 @pytest.mark.parametrize("prefix", [True, False])
 def test_sentencepiece_joins_the_best_neighbours_first(prefix: bool):
-    built = build_gguf_tokenizer(PATH, sentencepiece_metadata(add_space_prefix=prefix))
+    built = build_gguf_tokenizer(PATH, sentencepiece_metadata(add_space_prefix=prefix)).wrapped
     for text in SP_TEXTS:
         ids = built(text, add_special_tokens=False)["input_ids"]
         assert built.convert_ids_to_tokens(ids) == reference_sentencepiece(text, prefix=prefix), text
@@ -219,15 +222,15 @@ def test_sentencepiece_joins_the_best_neighbours_first(prefix: bool):
 
 
 def test_sentencepiece_begins_with_bos_unless_told_otherwise():
-    built = build_gguf_tokenizer(PATH, sentencepiece_metadata())
+    built = build_gguf_tokenizer(PATH, sentencepiece_metadata()).wrapped
     assert built("hello")["input_ids"][0] == 1
-    bare = build_gguf_tokenizer(PATH, sentencepiece_metadata(add_bos_token=False, add_eos_token=True))
+    bare = build_gguf_tokenizer(PATH, sentencepiece_metadata(add_bos_token=False, add_eos_token=True)).wrapped
     assert bare("hello")["input_ids"][-1] == 2
     assert bare("hello")["input_ids"][0] != 1
 
 
 def test_sentencepiece_cuts_at_user_defined_and_control_tokens():
-    built = build_gguf_tokenizer(PATH, sentencepiece_metadata(add_space_prefix=False))
+    built = build_gguf_tokenizer(PATH, sentencepiece_metadata(add_space_prefix=False)).wrapped
     ids = built("hello<|user|>world</s>", add_special_tokens=False)["input_ids"]
     assert built.convert_tokens_to_ids("<|user|>") in ids
     assert ids[-1] == 2
@@ -266,3 +269,21 @@ def test_smollm2_splits_like_digits_and_gpt2(smollm2_checkpoint: Checkpoint):
     reference.pre_tokenizer = pre_tokenizers.Sequence([digits, GPT2])
     for text in TEXTS:
         assert tokenizer(text)["input_ids"] == reference.encode(text).ids, text
+
+
+def test_the_tokenizer_without_transformers_is_the_same(smollm2_checkpoint: Checkpoint):
+    fast, wrapped = smollm2_checkpoint.fast_tokenizer(), smollm2_checkpoint.tokenizer()
+    assert fast.backend.to_str() == wrapped.backend_tokenizer.to_str()
+    assert fast.eos_token_id == wrapped.eos_token_id
+    assert fast.chat_template == wrapped.chat_template
+
+
+def test_plain_texts_are_encoded_without_an_import_of_transformers(smollm2_checkpoint: Checkpoint):
+    code = (
+        "import sys; from headrace.engines.checkpoints import open_checkpoint; "
+        "print(open_checkpoint(sys.argv[1]).fast_tokenizer().backend.encode('the sea').ids, "
+        "'transformers' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, smollm2_checkpoint.model.spec]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == f"{smollm2_checkpoint.tokenizer().encode('the sea')} False"
