@@ -9,9 +9,12 @@ import jax.numpy as jnp
 
 MATRIX_SHAPES = ((512, 1024, 4096), (1024, 1024, 1024), (256, 576, 1536))
 """Rows, inputs and outputs of the products that look for the peak."""
+ACCELERATOR_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192))
+"""The same for GPUs and TPUs, which smaller ones leave idle between launches."""
 SUMS = {"float32": jnp.float32, "bfloat16": jnp.float32, "int8": jnp.int32}
 """What products of each type are summed in."""
 COPY_BYTES = 256 * 2**20
+ACCELERATOR_COPY_BYTES = 2 * 2**30
 
 
 class MachineLimits(NamedTuple):
@@ -43,8 +46,20 @@ class Phase(NamedTuple):
 
 def measure_limits(seconds: float = 0.5) -> MachineLimits:
     """The machine's limits, looked for during `seconds` for each type, shape and for the copy."""
-    matrix = {name: max(_matrix_rate(shape, name, seconds) for shape in MATRIX_SHAPES) for name in SUMS}
-    return MachineLimits(matrix, _copy_rate(seconds))
+    is_cpu = jax.default_backend() == "cpu"
+    shapes, num_bytes = (
+        (MATRIX_SHAPES, COPY_BYTES) if is_cpu else (ACCELERATOR_SHAPES, ACCELERATOR_COPY_BYTES)
+    )
+    matrix = {name: max(_matrix_rate(shape, name, seconds) for shape in shapes) for name in SUMS}
+    return MachineLimits(matrix, _copy_rate(num_bytes, seconds))
+
+
+def device_name() -> str:
+    """The first device and how many there are, e.g. `cpu (cpu, 1 device)`."""
+    devices = jax.devices()
+    return (
+        f"{devices[0].device_kind} ({jax.default_backend()}, {len(devices)} device{'s' * (len(devices) > 1)})"
+    )
 
 
 def _matrix_rate(shape: tuple[int, int, int], dtype: str, seconds: float) -> float:
@@ -54,15 +69,15 @@ def _matrix_rate(shape: tuple[int, int, int], dtype: str, seconds: float) -> flo
     return 2 * rows * depth * width / _best_time(lambda: product(left, right), seconds)
 
 
-def _copy_rate(seconds: float) -> float:
-    values = [jnp.zeros(COPY_BYTES // 4, jnp.float32)]
+def _copy_rate(num_bytes: int, seconds: float) -> float:
+    values = [jnp.zeros(num_bytes // 4, jnp.float32)]
     step = jax.jit(lambda x: x + 1.0, donate_argnums=0)  # in place: fresh memory would be timed too
 
     def run() -> jax.Array:
         values[0] = step(values[0])
         return values[0]
 
-    return 2 * COPY_BYTES / _best_time(run, seconds)
+    return 2 * num_bytes / _best_time(run, seconds)
 
 
 def _best_time(run: Callable[[], Any], seconds: float) -> float:

@@ -17,10 +17,10 @@ DESCRIPTION = (
 def main(argv: Sequence[str]) -> int:
     args = _arguments(argv)
     from headrace.engines.checkpoints import open_checkpoint
-    from headrace.engines.roofline import measure_limits
+    from headrace.engines.roofline import device_name, measure_limits
 
     limits = measure_limits(args.seconds)
-    print(limits_text(limits))
+    print(f"device: {device_name()}\n{limits_text(limits)}")
     if args.model is None:
         return 0
     is_speech = open_checkpoint(args.model).config.get("model_type") == "whisper"

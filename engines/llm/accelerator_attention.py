@@ -1,6 +1,7 @@
 """Attention by the Pallas kernels that ship with jax: ragged rows on TPUs, one token a row on GPUs.
 
-Written against jax 0.10.2. Neither has been run on the hardware that it is for.
+Written against jax 0.10.2. Neither has been run on the hardware that it is for. They are imported where they
+are used: that takes 0.2 s, which CPUs need not wait for.
 """
 
 import math
@@ -8,8 +9,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.gpu.paged_attention import paged_attention
-from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 from jaxtyping import Array, Float, Int
 
 from headrace.engines.llm.accelerator_pages import GpuPages, TpuPages, pad_to
@@ -74,6 +73,8 @@ def attend_ragged(
     Raises:
       ValueError: the kernel does not take the shapes.
     """
+    from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
+
     num_tokens, num_heads, head_dim = queries.shape
     group = num_heads // num_kv_heads
     _, _, pairs, lanes = cache.pairs.shape
@@ -116,6 +117,8 @@ def attend_singles(
 
     `interpret` runs the kernel by plain XLA, slowly, on any device.
     """
+    from jax.experimental.pallas.ops.gpu.paged_attention import paged_attention
+
     width = page_table.shape[1]
     splits = math.gcd(width, MAX_SPLITS)
     return paged_attention(
