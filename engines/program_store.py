@@ -9,10 +9,11 @@ import pickle
 import platform
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
@@ -24,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 Signature = tuple[tuple[str, tuple[int, ...], str], ...]
 """Name, shape and dtype of each argument that a dispatch brings along."""
+
+Device = Any
+"""An entry of `jax.devices()`, whose class JAX does not name."""
 
 MAX_BYTES = 2 << 30
 """Size of a store; the programs that were used longest ago make room for new ones."""
@@ -75,10 +79,17 @@ class ProgramStore:
         self._base = _digest(f"{name}: {text}" for name, text in sorted(self.made_from.items()))
 
     def get(
-        self, name: str, signature: Signature, compile_: Callable[[], jax.stages.Compiled]
+        self,
+        name: str,
+        signature: Signature,
+        compile_: Callable[[], jax.stages.Compiled],
+        devices: Sequence[Device] | None = None,
     ) -> tuple[jax.stages.Compiled, bool]:
-        """The program of this name for such arguments, and whether it was compiled for that, and so kept."""
-        program = self._load(self._path(name, signature))
+        """The program of this name for such arguments, and whether it was compiled for that, and so kept.
+
+        It runs on `devices`, on JAX's default device where they are None.
+        """
+        program = self._load(self._path(name, signature), devices or jax.devices()[:1])
         if program is not None:
             return program, False
         before = _jax_cache.seen()
@@ -87,7 +98,7 @@ class ProgramStore:
             self._save(self._path(name, signature), program)
         return program, True
 
-    def _load(self, path: Path) -> jax.stages.Compiled | None:
+    def _load(self, path: Path, devices: Sequence[Device]) -> jax.stages.Compiled | None:
         try:
             if not _is_trusted(path):
                 logger.warning("a compiled program that others may write is not used: %s", path)
@@ -97,7 +108,7 @@ class ProgramStore:
                 logger.warning("a damaged compiled program is compiled again: %s", path)
                 return None
             program = serialize_executable.deserialize_and_load(
-                *pickle.loads(payload), execution_devices=jax.devices()[:1]
+                *pickle.loads(payload), execution_devices=devices
             )
             with suppress(OSError):  # of a store that is only read, one in an image say
                 os.utime(path)

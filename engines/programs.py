@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import jax
 
 from headrace.engines.compilation_config import CompilationConfig, compiler_options
 from headrace.engines.errors import EngineError
-from headrace.engines.program_store import ProgramStore, Signature, program_signature
+from headrace.engines.program_store import Device, ProgramStore, Signature, program_signature
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Programs:
 
     `lower` traces a program for given arguments; `example` gives the arguments that a bucket foresees. A
     program is compiled by a worker, or by the thread that needs it first; what `store` holds is read there
-    and neither traced nor compiled.
+    and neither traced nor compiled. `devices` are those that a program runs on; None: JAX's default device.
     """
 
     def __init__(
@@ -44,12 +44,14 @@ class Programs:
         lower: Callable[[ProgramKey, Mapping[str, Any]], jax.stages.Lowered],
         example: Callable[[ProgramKey], Mapping[str, Any]],
         store: ProgramStore | None = None,
+        devices: Callable[[ProgramKey], Sequence[Device] | None] = lambda key: None,
     ) -> None:
         self._config = config
         self._plan = tuple(plan)
         self._lower = lower
         self._example = example
         self._store = store
+        self._devices = devices
         self._compiled: OrderedDict[tuple[ProgramKey, Signature], Future[jax.stages.Compiled]] = OrderedDict()
         self._signatures: dict[ProgramKey, Signature] = {}
         self._lock = threading.RLock()
@@ -174,7 +176,7 @@ class Programs:
 
         if self._store is None:
             return compile_(), True
-        return self._store.get(str(key), program_signature(arguments), compile_)
+        return self._store.get(str(key), program_signature(arguments), compile_, self._devices(key))
 
     def _note_warm(self) -> None:
         names = {name[0] for name, each in self._compiled.items() if each.done()}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from headrace.engines import native
@@ -19,10 +20,14 @@ from headrace.engines.llm.families import load_decoder, random_decoder, read_mod
 from headrace.engines.llm.kv_cache import choose_num_pages, count_page_bytes
 from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.model import Decoder
+from headrace.engines.llm.partition import ON_DEFAULT_DEVICE, Layout, stage_layouts
+from headrace.engines.llm.pipeline import Stage
 from headrace.engines.llm.request_encoder import RequestEncoder
 from headrace.engines.llm.runner import Runner
 from headrace.engines.llm.sampling_params import MAX_STOP_IDS, SamplingParams
 from headrace.engines.llm.tokenizer import PromptTokenizer
+from headrace.engines.mesh import choose_meshes, count_replicas
+from headrace.engines.partition import PartitionRules
 from headrace.engines.precision import resolve_dtype
 
 Overrides = Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
@@ -66,6 +71,7 @@ def assemble(
     replaced: Replacements,
     num_replicas: int = 1,
     draft: Draft | None = None,
+    partition_rules: PartitionRules | None = None,
 ) -> Assembly:
     """Loads a model, and gives it the memory that it is going to use.
 
@@ -85,7 +91,7 @@ def assemble(
     _check_token_ids(config.token_ids, model_config.vocab_size)
     with ThreadPoolExecutor(1, "headrace-tokenizer") as pool:  # most of its time it is being imported
         making = pool.submit(PromptTokenizer, checkpoint, config, replaced.tokenizer, replaced.chat_template)
-        decoder = load_weights(checkpoint, model_config, config)
+        replicas = load_replicas(checkpoint, model_config, config, partition_rules)
         tokenizer = making.result()
     encoder = RequestEncoder(
         tokenizer, config, vocab_size=model_config.vocab_size, max_prompt_len=max_model_len - 1
@@ -97,13 +103,14 @@ def assemble(
     num_pages = choose_num_pages(model_config, config, max_model_len, dtype, page_bytes)
     engines = [
         LLMEngine(
-            Runner(decoder, config, pages, max_model_len, dtype, draft),
+            Runner(stages, config, pages, max_model_len, dtype, draft),
             tokenizer,
             config,
             num_pages=pages,
             max_model_len=max_model_len,
         )
         for pages in _share_pages(num_pages, config, num_replicas)
+        for stages in replicas
     ]
     return Assembly(
         checkpoint=checkpoint,
@@ -139,7 +146,27 @@ def _draft_page_bytes(draft: Draft | None, page_size: int) -> int:
     return count_page_bytes(draft.decoder.config, cache, resolve_dtype(draft.config.dtype))
 
 
-def load_weights(checkpoint: Checkpoint, model: ModelConfig, config: EngineConfig) -> Decoder:
+def load_replicas(
+    checkpoint: Checkpoint, model: ModelConfig, config: EngineConfig, rules: PartitionRules | None = None
+) -> list[list[Stage]]:
+    """The pipeline stages of each replica that has devices of its own, with their weights.
+
+    Raises:
+      ModelError: as `load_weights`.
+      ConfigError: there are not so many devices, or the model cannot be split so.
+    """
+    replicas = [
+        stage_layouts(model, config.parallel, meshes, rules) for meshes in choose_meshes(config.parallel)
+    ]
+    return [
+        [Stage(load_weights(checkpoint, model, config, layout), layout) for layout in layouts]
+        for layouts in replicas
+    ]
+
+
+def load_weights(
+    checkpoint: Checkpoint, model: ModelConfig, config: EngineConfig, layout: Layout = ON_DEFAULT_DEVICE
+) -> Decoder:
     """The decoder with the weights in the form that this machine multiplies fastest.
 
     Raises:
@@ -148,10 +175,12 @@ def load_weights(checkpoint: Checkpoint, model: ModelConfig, config: EngineConfi
     dtype = resolve_dtype(config.dtype)
     is_plain = dtype == jnp.bfloat16 and config.quantization is None
     is_packed = is_plain and config.attention_backend != "xla" and native.is_available(native.LINEAR)
+    is_packed = is_packed and config.parallel.num_devices == 1
     if config.use_random_weights:
         is_int8 = config.quantization == "int8"
-        return random_decoder(model, Precision(dtype, is_int8=is_int8, is_packed=is_packed))
-    return load_decoder(checkpoint, model, dtype, config.quantization, is_packed=is_packed)
+        precision = Precision(dtype, is_int8=is_int8, is_packed=is_packed)
+        return random_decoder(model, precision, layout=layout)
+    return load_decoder(checkpoint, model, dtype, config.quantization, is_packed=is_packed, layout=layout)
 
 
 def _open(model: str, config: EngineConfig) -> Checkpoint:
@@ -195,11 +224,15 @@ def _check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
 
 
 def _share_pages(num_pages: int, config: EngineConfig, num_replicas: int) -> list[int]:
-    """KV pages of each replica: as many as the config says, or a share of those that memory allows."""
+    """KV pages of the engines on one set of devices: as many as the config says, or a share of the memory's.
+
+    The devices of a CPU have one memory.
+    """
     if num_replicas < 1:
         raise ConfigError(f"num_replicas is {num_replicas}, wanted at least 1")
+    num_sharing = num_replicas * (count_replicas(config.parallel) if jax.default_backend() == "cpu" else 1)
     is_given = config.cache.num_pages is not None
-    return [num_pages if is_given else max(2, num_pages // num_replicas)] * num_replicas
+    return [num_pages if is_given else max(2, num_pages // num_sharing)] * num_replicas
 
 
 def _override(config: dict[str, Any], overrides: Overrides) -> dict[str, Any]:

@@ -59,6 +59,13 @@ def choose_backend(config: EngineConfig, head_dim: int) -> Backend:
       ConfigError: one is wanted where it cannot run.
     """
     wanted, page_size = config.attention_backend, config.cache.page_size
+    if config.parallel.num_devices > 1:
+        if wanted not in ("auto", "xla"):
+            raise ConfigError(
+                f"the {wanted} attention runs on one device, and the model is spread over "
+                f"{config.parallel.num_devices}: use attention_backend auto or xla"
+            )
+        return "xla"
     if wanted in ("pallas-gpu", "pallas-tpu"):
         return _checked_pallas(wanted, config, head_dim)
     is_int8 = config.cache.kv_cache_dtype == "int8"
@@ -110,11 +117,18 @@ class Projected(NamedTuple):
     norm_eps: float
     num_kv_heads: int
     dtype: jnp.dtype  # of queries, keys and values where they meet
+    num_shards: int = 1  # the heads lie shard by shard: of each its queries, keys and values
 
     def split(self) -> tuple[Float[Array, "T H D"], Float[Array, "T K D"], Float[Array, "T K D"]]:
         """Queries, keys and values as they enter the attention."""
-        num_queries = self.qkv.shape[1] - 2 * self.num_kv_heads
-        queries, keys, values = jnp.split(self.qkv, (num_queries, num_queries + self.num_kv_heads), axis=1)
+        num_tokens, num_heads, head_dim = self.qkv.shape
+        by_shard = self.qkv.reshape(num_tokens, self.num_shards, num_heads // self.num_shards, head_dim)
+        num_keys = self.num_kv_heads // self.num_shards
+        num_queries = by_shard.shape[2] - 2 * num_keys
+        queries, keys, values = (
+            heads.reshape(num_tokens, -1, head_dim)
+            for heads in jnp.split(by_shard, (num_queries, num_queries + num_keys), axis=2)
+        )
         if self.norms is not None:
             queries, keys = (
                 _rms_norm(heads, scale, self.norm_eps)

@@ -15,6 +15,7 @@ from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.outputs import Ending, OutputWriter, trace_logprobs
 from headrace.engines.llm.page_pool import PagePool
+from headrace.engines.llm.pipeline import Stage
 from headrace.engines.llm.request import LLMRequest, RequestOutput, Sequence
 from headrace.engines.llm.runner import Dispatch, Runner
 from headrace.engines.llm.sampling_params import MAX_STOP_IDS
@@ -145,14 +146,14 @@ class LLMEngine:
         if self.has_work() or self._in_flight:
             raise EngineError("requests are unfinished: wait for them, or abort them, to update the weights")
 
-    def update_weights(self, decoder: Decoder) -> None:
+    def update_weights(self, stages: Several[Stage]) -> None:
         """Goes on with other weights; what the KV pages hold of prompts is forgotten.
 
         Raises:
           EngineError: requests are unfinished: their texts would be of two models.
         """
         self.check_idle()
-        self._runner.update_weights(decoder)
+        self._runner.update_weights(stages)
         self._scheduler.forget_prefixes()
 
     def release(self) -> None:

@@ -8,6 +8,7 @@ from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
 from headrace.engines.errors import ConfigError
 from headrace.engines.llm.speculative_config import SpeculativeConfig
+from headrace.engines.mesh import ParallelConfig
 from headrace.engines.quantization import Quantization
 from headrace.engines.serialization import Serializable
 
@@ -119,6 +120,8 @@ class EngineConfig(Serializable):
     """How programs are compiled, and where they are kept."""
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     """How tokens are proposed, for the model to check several at once."""
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    """The devices that the model is spread over."""
     dtype: str = "bfloat16"
     """auto, bfloat16 or float32: weights, activations and KV pages; products accumulate in float32."""
     quantization: Quantization | None = None
@@ -148,10 +151,23 @@ class EngineConfig(Serializable):
         _require_choice("attention_backend", self.attention_backend, get_args(AttentionBackend))
         _require_choice("overlong", self.overlong, ("error", "truncate-left", "truncate-right"))
 
+        self._check_parallel()
         if self.deterministic and self.speculative.method is not None:
             raise ConfigError(
                 "deterministic texts and speculation do not go together: it goes on and off with the number "
                 "of rows, and with it the last bits of a row's logits; leave one of them out"
+            )
+
+    def _check_parallel(self) -> None:
+        if self.speculative.method == "draft_model" and not self.parallel.is_default:
+            raise ConfigError(
+                "a draft model and its target run on one device: take the method ngram, or leave the "
+                "parallel sizes and devices out"
+            )
+        if self.speculative.method is not None and self.parallel.pipeline_parallel_size > 1:
+            raise ConfigError(
+                "a pipeline makes one step a dispatch, and proposals are checked in bursts: leave the "
+                "speculative method or pipeline_parallel_size out"
             )
 
     @classmethod

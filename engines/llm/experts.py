@@ -8,7 +8,15 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from headrace.engines.llm.config import Activation, ExpertsConfig, ModelConfig
-from headrace.engines.llm.layers import ACTIVATIONS, Inputs, Linear, Onto, Precision, values_of
+from headrace.engines.llm.layers import (
+    ACTIVATIONS,
+    Inputs,
+    Linear,
+    Onto,
+    Precision,
+    split_by_shard,
+    values_of,
+)
 
 MIN_BLOCK, MAX_BLOCK = 16, 128
 """Bounds of the tokens that pass through one expert at a time."""
@@ -21,7 +29,7 @@ class ExpertLinear(nnx.Module):
     """
 
     def __init__(self, num_experts: int, in_size: int, out_size: int, precision: Precision) -> None:
-        self.dtype, is_int8, _ = precision
+        self.dtype, is_int8 = precision.dtype, precision.is_int8
         storage = jnp.uint16 if self.dtype == jnp.bfloat16 else self.dtype
         self.kernel = nnx.Param(jnp.zeros((num_experts, in_size, out_size), jnp.int8 if is_int8 else storage))
         self.kernel_scale = nnx.Param(jnp.ones((num_experts, out_size), jnp.float32)) if is_int8 else None
@@ -40,7 +48,7 @@ class Experts(nnx.Module):
 
     def __init__(self, config: ModelConfig, experts: ExpertsConfig, precision: Precision) -> None:
         hidden, inner = config.hidden_size, experts.intermediate_size
-        self.experts = experts
+        self.experts, self.num_shards = experts, precision.num_shards
         self.activation: Activation = config.activation
         self.router = Linear(hidden, experts.num_experts, Precision(jnp.dtype(jnp.float32)), use_bias=False)
         self.gate_up = ExpertLinear(experts.num_experts, hidden, 2 * inner, precision)
@@ -61,7 +69,7 @@ class Experts(nnx.Module):
         def pass_block(index: Int[Array, ""], passed: Float[Array, "P E"]) -> Float[Array, "P E"]:
             expert, pairs = _pairs_of(blocks, index, _block_len(passed.shape[0], self.experts.num_experts))
             rows = inputs.at[pairs // num_active].get(mode="fill", fill_value=0)
-            gate, up = jnp.split(self.gate_up(rows, expert), 2, axis=-1)
+            gate, up = split_by_shard(self.gate_up(rows, expert), (1, 1), self.num_shards)
             outputs = self.down(ACTIVATIONS[self.activation](gate) * up, expert)
             return passed.at[pairs].set(outputs, mode="drop")
 

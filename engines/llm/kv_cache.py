@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Int8, Shaped
 
 from headrace.engines import native
@@ -12,6 +13,8 @@ from headrace.engines.errors import ConfigError
 from headrace.engines.llm.accelerator_pages import GpuPages, TpuPages
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.engine_config import CacheConfig, EngineConfig
+from headrace.engines.llm.partition import largest_part
+from headrace.engines.mesh import ParallelConfig, chosen_devices
 
 NULL_PAGE = 0
 """Page that padding writes to and that no row owns."""
@@ -65,31 +68,48 @@ KVCache = tuple[LayerPages, ...]
 
 
 def make_pages(
-    model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype, backend: Backend
+    model: ModelConfig,
+    num_pages: int,
+    page_size: int,
+    dtype: jnp.dtype,
+    backend: Backend,
+    sharding: NamedSharding | None = None,
 ) -> KVCache:
     """Pages of a backend for every layer; `dtype` is bfloat16, float32 or int8."""
     if backend == "native":
-        return reserve_cache(model, num_pages, page_size, dtype)
-    return make_cache(model, num_pages, page_size, dtype, backend)
+        return reserve_cache(model, num_pages, page_size, dtype, sharding)
+    return make_cache(model, num_pages, page_size, dtype, backend, sharding)
 
 
 def make_cache(
-    model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype, backend: Backend = "xla"
+    model: ModelConfig,
+    num_pages: int,
+    page_size: int,
+    dtype: jnp.dtype,
+    backend: Backend = "xla",
+    sharding: NamedSharding | None = None,
 ) -> KVCache:
     """Zeroed pages for every layer; `dtype` is bfloat16, float32 or int8."""
     shapes = _shapes(model, num_pages, page_size, dtype, backend)
-    make = jax.jit(lambda: jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), shapes))
+    fill = lambda: jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), shapes)  # noqa: E731
+    make = jax.jit(fill, out_shardings=sharding)
     return tuple(make() for _ in range(model.num_layers))
 
 
-def reserve_cache(model: ModelConfig, num_pages: int, page_size: int, dtype: jnp.dtype) -> KVCache:
+def reserve_cache(
+    model: ModelConfig,
+    num_pages: int,
+    page_size: int,
+    dtype: jnp.dtype,
+    sharding: NamedSharding | None = None,
+) -> KVCache:
     """Pages for the native backend: they take memory once they are written, and hold anything until then."""
     shapes = _shapes(model, num_pages, page_size, dtype, "native")
 
     def reserve(each: jax.ShapeDtypeStruct) -> jax.Array:
         return jax.ffi.ffi_call(native.RESERVE, each, has_side_effect=True)()
 
-    make = jax.jit(lambda: jax.tree.map(reserve, shapes))
+    make = jax.jit(lambda: jax.tree.map(reserve, shapes), out_shardings=sharding)
     return tuple(make() for _ in range(model.num_layers))
 
 
@@ -182,8 +202,11 @@ def choose_num_pages(
     pages_per_row = -(-max_model_len // config.cache.page_size)
     if config.cache.num_pages is not None:
         return config.cache.num_pages
-    page_bytes = count_page_bytes(model, config.cache, dtype) + draft_page_bytes
-    affordable = int(free_memory_bytes() * config.cache.hbm_utilization) // page_bytes
+    parallel = config.parallel
+    page_bytes = count_page_bytes(largest_part(model, parallel), config.cache, dtype) + draft_page_bytes
+    # The devices of a CPU have one memory.
+    share = config.cache.hbm_utilization / (parallel.num_devices if jax.default_backend() == "cpu" else 1)
+    affordable = int(free_memory_bytes(parallel) * share) // page_bytes
     if affordable <= pages_per_row:
         raise ConfigError(
             f"a row of {max_model_len} tokens needs {pages_per_row * page_bytes >> 20} MiB of KV pages, "
@@ -212,9 +235,9 @@ def _steady(count: int) -> int:
     return count // step * step
 
 
-def free_memory_bytes() -> int:
-    """Memory that the first device can still give: its own, or the host's for a CPU."""
-    stats = jax.devices()[0].memory_stats()
+def free_memory_bytes(parallel: ParallelConfig | None = None) -> int:
+    """Memory that the first device in use can still give: its own, or the host's for a CPU."""
+    stats = chosen_devices(parallel or ParallelConfig())[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats["bytes_in_use"]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

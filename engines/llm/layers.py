@@ -1,6 +1,7 @@
 """The parts of a decoder layer: products, norms, the MLP."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -27,6 +28,7 @@ class Precision(NamedTuple):
     dtype: jnp.dtype  # weights, and what enters a product
     is_int8: bool = False  # kernels are int8 with a float32 scale for each output; they enter as dtype
     is_packed: bool = False  # bfloat16 kernels lie in the order in which the native product reads them
+    num_shards: int = 1  # products that lie side by side in one kernel do so shard by shard
 
 
 class RMSNorm(nnx.Module):
@@ -97,7 +99,7 @@ class Linear(nnx.Module):
     """A product with float32 accumulation and a float32 result, and an optional bias."""
 
     def __init__(self, in_size: int, out_size: int, precision: Precision, *, use_bias: bool) -> None:
-        self.dtype, is_int8, _ = precision
+        self.dtype, is_int8 = precision.dtype, precision.is_int8
         self.kernel = nnx.Param(jnp.zeros((in_size, out_size), jnp.int8 if is_int8 else self.dtype))
         self.kernel_scale = nnx.Param(jnp.ones((out_size,), jnp.float32)) if is_int8 else None
         self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if use_bias else None
@@ -167,7 +169,7 @@ class MLP(nnx.Module):
 
     def __init__(self, config: ModelConfig, precision: Precision) -> None:
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.config = config
+        self.config, self.num_shards = config, precision.num_shards
         fits_kernel = precision.is_packed and hidden % LANES == 0 and inner % PANEL == 0
         if config.is_gated and config.activation == "silu" and not config.mlp_bias and fits_kernel:
             self.gate_up = PackedGate(hidden, inner)
@@ -183,8 +185,22 @@ class MLP(nnx.Module):
             return self.down(activate(self.up(inputs)), onto)
         if isinstance(self.gate_up, PackedGate):
             return self.down(self.gate_up(inputs), onto)
-        gate, up = jnp.split(self.gate_up(inputs), 2, axis=-1)
+        gate, up = split_by_shard(self.gate_up(inputs), (1, 1), self.num_shards)
         return self.down(activate(gate) * up, onto)
+
+
+def split_by_shard(
+    outputs: Float[Array, "T O"], shares: Sequence[int], num_shards: int
+) -> list[Float[Array, "T part"]]:
+    """The products that lie side by side in one, shard by shard, in these shares.
+
+    e.g. shares (1, 1) of two shards: a0 b0 a1 b1 -> a0 a1 and b0 b1
+    """
+    num_rows, size = outputs.shape
+    by_shard = outputs.reshape(num_rows, num_shards, size // num_shards)
+    unit = by_shard.shape[2] // sum(shares)
+    ends = [unit * end for end in itertools.accumulate(shares)]
+    return [part.reshape(num_rows, -1) for part in jnp.split(by_shard, ends[:-1], axis=2)]
 
 
 def cap_softly(values: Float[Array, "T V"], cap: float | None) -> Float[Array, "T V"]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.driver import Driver
-from headrace.engines.errors import ModelError, RequestError, RowError
-from headrace.engines.llm.assembly import Overrides, Replacements, assemble, load_weights
+from headrace.engines.errors import ConfigError, ModelError, RequestError, RowError
+from headrace.engines.llm.assembly import Overrides, Replacements, assemble, load_replicas
 from headrace.engines.llm.conversation import ChatOptions, Message
 from headrace.engines.llm.draft import Draft
 from headrace.engines.llm.engine_config import EngineConfig
@@ -21,6 +21,7 @@ from headrace.engines.llm.prompts import EncodeOptions, Prompt, TextRequest, lis
 from headrace.engines.llm.request import LLMRequest, OutputKind, RequestOutput
 from headrace.engines.llm.sampling_params import SamplingParams
 from headrace.engines.llm.streams import OnOutput, stream_outputs
+from headrace.engines.partition import PartitionRules
 from headrace.engines.replicas import ReplicatedDriver
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,10 @@ class LLM:
     of the model's config.json, or a function from that config to another. `num_replicas` engines on this
     host share the weights and the memory for KV pages, each with a thread of its own; the one with the fewest
     requests gets the next. `speculative_model` takes the place of the config's: an LLM proposes tokens with
-    its own precision and attention, and has to stay open.
+    its own precision and attention, and has to stay open. `partition_rules` say how weights are split over
+    the axis "tensor" of the devices, in place of the engine's own rules: pairs of a regular expression,
+    looked for in a weight's path ("layers.0.mlp.down.kernel"), and a PartitionSpec. The first that is found
+    counts, and a weight that none names is replicated.
 
     Raises:
       ModelError: the model cannot be found, read or run.
@@ -55,26 +59,28 @@ class LLM:
         hf_overrides: Overrides | None = None,
         num_replicas: int = 1,
         speculative_model: "str | LLM | None" = None,
+        partition_rules: PartitionRules | None = None,
     ) -> None:
         started_s = time.monotonic()
         replaced = Replacements(tokenizer=tokenizer, chat_template=chat_template, hf_overrides=hf_overrides)
         config, draft = _choose_draft(config or EngineConfig(), speculative_model)
-        made = assemble(model, config, replaced, num_replicas, draft)
+        made = assemble(model, config, replaced, num_replicas, draft, partition_rules)
         self.config, self.model_config = made.config, made.model_config
         self.max_model_len = made.max_model_len
         self._checkpoint, self._tokenizer, self._encoder = made.checkpoint, made.tokenizer, made.encoder
         self._engines = made.engines
         self._engine = self._engines[0]
+        self._partition_rules = partition_rules
         drivers = [
             Driver(
                 engine,
                 max_queue=self.config.scheduler.max_waiting,
-                name="llm" if num_replicas == 1 else f"llm-{number}",
+                name="llm" if len(self._engines) == 1 else f"llm-{number}",
             )
             for number, engine in enumerate(self._engines)
         ]
         self._drivers = drivers
-        self._driver: TextDriver = drivers[0] if num_replicas == 1 else ReplicatedDriver(drivers)
+        self._driver: TextDriver = drivers[0] if len(drivers) == 1 else ReplicatedDriver(drivers)
         self._driver.start()
         self._request_numbers = itertools.count()
         self._load_s = time.monotonic() - started_s
@@ -307,12 +313,13 @@ class LLM:
             checkpoint = open_checkpoint(weights) if isinstance(weights, str) else weights
             if read_model_config(checkpoint.config) != self.model_config:
                 raise ModelError(f"{checkpoint.model.spec} is not a model of the same shape as this one")
-        decoder = load_weights(checkpoint, self.model_config, self.config)
+        replicas = load_replicas(checkpoint, self.model_config, self.config, self._partition_rules)
         pairs = list(zip(self._drivers, self._engines, strict=True))
         for driver, engine in pairs:
             driver.call(engine.check_idle)
-        for driver, engine in pairs:
-            driver.call(lambda engine=engine: engine.update_weights(decoder))
+        for number, (driver, engine) in enumerate(pairs):
+            stages = replicas[number % len(replicas)]
+            driver.call(lambda engine=engine, stages=stages: engine.update_weights(stages))
         self._checkpoint = checkpoint
 
     def metrics(self) -> dict[str, float]:
@@ -321,7 +328,15 @@ class LLM:
         return {**{name: sum(one[name] for one in each) for name in each[0]}, "load_s": self._load_s}
 
     def as_draft(self) -> Draft:
-        """What another engine needs to have its tokens proposed by this model."""
+        """What another engine needs to have its tokens proposed by this model.
+
+        Raises:
+          ConfigError: its weights lie on other devices than JAX's default one.
+        """
+        if not self.config.parallel.is_default:
+            raise ConfigError(
+                "a draft model runs on the default device: give it no parallel sizes, no devices"
+            )
         return Draft(decoder=self._engine.decoder, config=self.config, is_borrowed=True)
 
     def close(self, *, drain: bool = False) -> None:

@@ -1,6 +1,6 @@
 """The device programs as they are compiled: traced for a bucket and a variant, before any row is there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,12 +28,14 @@ from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.kv_cache import KVCache, copy_pages
 from headrace.engines.llm.logit_edits import Extras, all_allowed, no_edits
 from headrace.engines.llm.model import Decoder
+from headrace.engines.llm.partition import ON_DEFAULT_DEVICE, Layout
+from headrace.engines.llm.pipeline import EarlierStage, describe, entering_shape, shape_of
 from headrace.engines.llm.programs import choose, decode_burst, decode_scores, prefill, prefill_scores
 from headrace.engines.llm.prompt_scores import pack_spans, score_prompts
 from headrace.engines.llm.shapes import Shapes
 from headrace.engines.llm.speculate import Speculation, ngram_burst
-from headrace.engines.llm.variants import COPY_PAGES, Variant
-from headrace.engines.program_store import program_signature
+from headrace.engines.llm.variants import COPY_PAGES, ENTER_PREFILL, StageNumber, Variant
+from headrace.engines.program_store import Device, program_signature
 from headrace.engines.programs import ProgramKey
 
 StopIds = list[tuple[int, ...]]
@@ -49,6 +51,8 @@ class Lowering:
         config: EngineConfig,
         shapes: Shapes,
         draft: DraftModel | None = None,
+        layout: Layout = ON_DEFAULT_DEVICE,
+        earlier: Sequence[EarlierStage] = (),
     ) -> None:
         graph, weights = nnx.split(decoder)
         self._model = decoder.config
@@ -59,25 +63,34 @@ class Lowering:
         self._has_native_head = has_native_head(decoder, backend)
         # Workers trace while the engine's thread donates the cache: they are given shapes alone.
         self.weights, self._cache = jax.tree.map(shape_of, (weights, cache))
-        self._copy = jax.jit(copy_pages, donate_argnames="cache")
-        self._choose = jax.jit(choose, static_argnames="num_top")
-        self._score_prompts = jax.jit(partial(score_prompts, graph), static_argnames="num_top")
+        self._layout, self._earlier = layout, tuple(earlier)
+        pages, all_ = layout.pages, layout.replicated
+        self._copy = jax.jit(copy_pages, donate_argnames="cache", out_shardings=pages)
+        self._choose = jax.jit(choose, static_argnames="num_top", out_shardings=all_)
+        self._score_prompts = jax.jit(
+            partial(score_prompts, graph), static_argnames="num_top", out_shardings=all_
+        )
+        one, two = (pages, all_), (pages, all_, all_)
         self._runs = {
-            "decode": _jit(partial(decode_burst, graph, backend), "num_top"),
-            "decode logits": _jit(partial(decode_scores, graph, backend)),
-            "speculate": _jit(partial(ngram_burst, graph, backend), "num_top", "speculation"),
-            "prefill": _jit(partial(prefill, graph, backend), "sizes", "num_top"),
-            "prefill logits": _jit(partial(prefill_scores, graph, backend), "sizes"),
+            "decode": _jit(partial(decode_burst, graph, backend), one, "num_top"),
+            "decode logits": _jit(partial(decode_scores, graph, backend), one),
+            "speculate": _jit(partial(ngram_burst, graph, backend), one, "num_top", "speculation"),
+            "prefill": _jit(partial(prefill, graph, backend), two, "sizes", "num_top"),
+            "prefill logits": _jit(partial(prefill_scores, graph, backend), two, "sizes"),
         }
         self._draft = draft
         if draft is not None:
             self._draft_shapes = jax.tree.map(shape_of, (draft.weights, draft.cache))
             burst = partial(draft_burst, (graph, draft.graph), (backend, draft.backend))
-            self._runs["speculate"] = _jit(burst, "num_top", "speculation")
-            self._runs["draft prefill"] = _jit(partial(draft_prefill, draft.graph, draft.backend), "sizes")
+            self._runs["speculate"] = _jit(burst, None, "num_top", "speculation")
+            self._runs["draft prefill"] = _jit(
+                partial(draft_prefill, draft.graph, draft.backend), None, "sizes"
+            )
 
     def lower(self, key: ProgramKey, arguments: Mapping[str, Any]) -> jax.stages.Lowered:
         """The traced program of a bucket for these arguments."""
+        if isinstance(key.variant, StageNumber):
+            return self._earlier[key.variant.number].lower(key, arguments, self.sizes(key.size))
         if key.kind == "copy":
             return self._copy.lower(cache=self._cache, **arguments)
         assert isinstance(key.variant, Variant)
@@ -105,11 +118,14 @@ class Lowering:
         match key.kind:
             case "copy":
                 return {"pages": np.zeros((2, COPY_PAGES), np.int32)}
+            case "enter prefill" | "enter decode":
+                return self._example_of_stage(key)
             case "prompt scores":
-                hidden = jax.ShapeDtypeStruct((key.size, self._model.hidden_size), jnp.float32)
+                hidden = self._shape((key.size, self._model.hidden_size), jnp.float32)
                 return {"hidden": hidden, **pack_spans([], key.size)}
             case "prefill" | "prefill logits" | "draft prefill":
                 arguments = self.pack_prefill(PrefillBatch([], [], []), [], key.size)
+                arguments |= entering_shape(self._layout, key.size, self._model.hidden_size)
                 num_rows = self._shapes.prefill_rows
             case "choose":
                 packed = pack_rows([], [], key.size, self._shapes.table_width)
@@ -121,9 +137,11 @@ class Lowering:
             case _:
                 batch = DecodeBatch([], 1, 1)
                 arguments = self.pack_decode(batch, [], key.size)
+                entering = entering_shape(self._layout, key.size, self._model.hidden_size)
+                if key.kind == "decode logits":
+                    return {"packed": arguments["packed"], **entering}
+                arguments |= entering
                 num_rows = key.size
-        if key.kind == "decode logits":
-            return {"packed": arguments["packed"]}
         if key.kind in ("prefill logits", "draft prefill"):
             return arguments
         return {**arguments, "extras": self._no_extras(num_rows, key.variant)}
@@ -137,11 +155,19 @@ class Lowering:
             "engine config": repr(replace(self._config, compilation=options)),
             "shapes": repr(self._shapes),
             "backend": self._backend,
+            "devices": describe(self._layout, self.weights),
+            "earlier stages": repr([stage.made_from() for stage in self._earlier]),
             "weights": repr(program_signature(self.weights)),
             "pages": repr(program_signature(self._cache)),
             "draft": repr(self._draft and (self._draft.model_config, self._draft.backend)),
             "draft arrays": repr(self._draft and program_signature(self._draft_shapes)),
         }
+
+    def devices(self, key: ProgramKey) -> list[Device] | None:
+        """The devices that a program runs on; None: JAX's default device."""
+        if isinstance(key.variant, StageNumber):
+            return self._earlier[key.variant.number].layout.devices
+        return self._layout.devices
 
     def sizes(self, num_tokens: int) -> PackedPrefill:
         """Sizes of a prefill of so many tokens."""
@@ -188,18 +214,25 @@ class Lowering:
             logits if variant.has_logits else None,
         )
 
+    def _example_of_stage(self, key: ProgramKey) -> dict[str, Any]:
+        assert isinstance(key.variant, StageNumber)
+        if key.kind == ENTER_PREFILL:
+            arguments = self.pack_prefill(PrefillBatch([], [], []), [], key.size)
+        else:
+            arguments = {"packed": pack_rows([], [], key.size, self._shapes.table_width)}
+        return {**arguments, **self._earlier[key.variant.number].entering(key.size)}
+
+    def _shape(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        """Of an array that one program gives to another."""
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._layout.replicated)
+
     def _scores_shape(self, num_rows: int) -> Scores:
-        logits = jax.ShapeDtypeStruct((num_rows, self._model.vocab_size), jnp.float32)
+        logits = self._shape((num_rows, self._model.vocab_size), jnp.float32)
         if not self._has_native_head:
             return Scores(logits, None)  # pyright: ignore[reportArgumentType]
-        shapes = [jax.ShapeDtypeStruct((num_rows,), dtype) for dtype in (jnp.int32, jnp.float32)]
+        shapes = [self._shape((num_rows,), dtype) for dtype in (jnp.int32, jnp.float32)]
         return Scores(logits, Greedy(*shapes))  # pyright: ignore[reportArgumentType]
 
 
-def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of an array."""
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)
-
-
-def _jit(function: Any, *static: str) -> Any:
-    return jax.jit(function, donate_argnames="cache", static_argnames=static)
+def _jit(function: Any, results: Any, *static: str) -> Any:
+    return jax.jit(function, donate_argnames="cache", static_argnames=static, out_shardings=results)

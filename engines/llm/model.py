@@ -1,6 +1,6 @@
 """The decoder: embeddings, layers of attention and MLP, output head. State in, state out."""
 
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ class Attention(nnx.Module):
         self.query_norm = RMSNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else None
         self.key_norm = RMSNorm(config.head_dim, config.norm_eps) if config.has_qk_norm else None
         self.output = make_linear(query_size, hidden, precision, use_bias=config.output_bias)
-        self.dtype = precision.dtype
+        self.dtype, self.num_shards = precision.dtype, precision.num_shards
 
     def __call__(
         self, inputs: Inputs, rotation: Rotation, cache: LayerPages, attend: Attend, onto: Onto
@@ -68,6 +68,7 @@ class Attention(nnx.Module):
             norm_eps=config.norm_eps,
             num_kv_heads=config.num_kv_heads,
             dtype=self.dtype,
+            num_shards=self.num_shards,
         )
         mixed, cache = attend(projected, cache, self.rule)
         return self.output(mixed.reshape(num_tokens, config.num_heads * config.head_dim), onto), cache
@@ -102,27 +103,47 @@ class DecoderLayer(nnx.Module):
         return residual + self.mlp_post_norm(self.mlp(Normed(residual, self.mlp_norm))), cache
 
 
+class Ends(NamedTuple):
+    """What stands before and after the layers; of a model in pipeline stages not every stage has both."""
+
+    is_first: bool = True  # the embedding stands before the layers
+    is_last: bool = True  # the norm and the output head come after them
+
+
+WHOLE = Ends()
+
+
 class Decoder(nnx.Module):
     """A decoder-only transformer. Norms and the residual stream are in float32, the embedding and the head in
     the precision's dtype."""
 
-    def __init__(self, config: ModelConfig, precision: Precision) -> None:
+    def __init__(self, config: ModelConfig, precision: Precision, ends: Ends = WHOLE) -> None:
         self.config = config
-        dtype = precision.dtype
-        self.embedding = nnx.Param(jnp.zeros((config.vocab_size, config.hidden_size), dtype))
+        dtype, shape = precision.dtype, (config.vocab_size, config.hidden_size)
+        has_table = ends.is_first or (ends.is_last and config.tie_embeddings)
+        self.embedding = nnx.Param(jnp.zeros(shape, dtype)) if has_table else None
         table = jnp.zeros((config.max_position, config.hidden_size), dtype)
-        self.positions = nnx.Param(table) if config.has_learned_positions else None
+        self.positions = nnx.Param(table) if config.has_learned_positions and ends.is_first else None
         self.layers = nnx.List([DecoderLayer(config, layer, precision) for layer in config.layers])
-        self.norm = make_norm(config)
-        head = None if config.tie_embeddings else jnp.zeros((config.vocab_size, config.hidden_size), dtype)
-        self.head = None if head is None else nnx.Param(head)
+        self.norm = make_norm(config) if ends.is_last else None
+        has_head = ends.is_last and not config.tie_embeddings
+        self.head = nnx.Param(jnp.zeros(shape, dtype)) if has_head else None
 
     def __call__(
-        self, tokens: Int[Array, " T"], positions: Int[Array, " T"], cache: KVCache, attend: Attend
+        self,
+        tokens: Int[Array, " T"],
+        positions: Int[Array, " T"],
+        cache: KVCache,
+        attend: Attend,
+        entering: Float[Array, "T E"] | None = None,
     ) -> tuple[Float[Array, "T E"], KVCache]:
-        """Normed hidden states (float32) of a batch of tokens, and the cache with their keys and values."""
+        """Normed hidden states (float32) of a batch of tokens, and the cache with their keys and values.
+
+        `entering` is the residual stream that a pipeline stage is given by the one before it; a stage that is
+        not the last gives that of the next one.
+        """
         config = self.config
-        residual = self._embed(tokens, positions)
+        residual = self._embed(tokens, positions) if entering is None else entering
         ropes = dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None)
         rotations = {rope: rope_rotation(positions, rope, config.head_dim) for rope in ropes}
         new_cache = []
@@ -130,9 +151,10 @@ class Decoder(nnx.Module):
             rotation = None if own.rope is None else rotations[own.rope]
             residual, layer_cache = layer(residual, rotation, layer_cache, attend)
             new_cache.append(layer_cache)
-        return self.norm(residual), tuple(new_cache)
+        return residual if self.norm is None else self.norm(residual), tuple(new_cache)
 
     def _embed(self, tokens: Int[Array, " T"], positions: Int[Array, " T"]) -> Float[Array, "T E"]:
+        assert self.embedding is not None, "a later stage of a pipeline embeds no tokens"
         table = self.embedding[...]
         embedded = table[tokens].astype(jnp.float32)
         if self.config.embedding_scale != 1.0:
@@ -145,7 +167,9 @@ class Decoder(nnx.Module):
     @property
     def head_table(self) -> Float[Array, "V E"]:
         """The output head, a row a token."""
-        return self.embedding[...] if self.head is None else self.head[...]
+        table = self.embedding if self.head is None else self.head
+        assert table is not None, "an earlier stage of a pipeline has no output head"
+        return table[...]
 
     def logits(self, hidden: Float[Array, "T E"]) -> Float[Array, "T V"]:
         """Logits (float32) of normed hidden states."""

@@ -43,10 +43,14 @@ def prefill(
     extras: Extras,
     sizes: PackedPrefill,
     num_top: int,
+    entering: Float[Array, "T E"] | None = None,
 ) -> tuple[KVCache, Int[Array, "R results"], Float[Array, "T E"]]:
-    """The tokens of rows whose chunk is the last, and the hidden states of all tokens. Donates cache."""
+    """The tokens of rows whose chunk is the last, and the hidden states of all tokens. Donates cache.
+
+    `entering` is, here and below, what the pipeline stage before hands over.
+    """
     decoder: Decoder = nnx.merge(graph, weights)
-    hidden, last, cache = _hidden_states(decoder, backend, cache, packed, sizes)
+    hidden, last, cache = _hidden_states(decoder, backend, cache, packed, sizes, entering)
     rows, _ = unpack_prefill(packed, sizes)
     head = Head(decoder, last, backend)
     chosen = choose_tokens(head, rows, jnp.zeros_like(rows.limit), extras, num_top)
@@ -60,10 +64,11 @@ def prefill_scores(
     cache: KVCache,
     packed: Int[Array, " L"],
     sizes: PackedPrefill,
+    entering: Float[Array, "T E"] | None = None,
 ) -> tuple[KVCache, Scores, Float[Array, "T E"]]:
     """A prefill without the choice of tokens. Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
-    hidden, last, cache = _hidden_states(decoder, backend, cache, packed, sizes)
+    hidden, last, cache = _hidden_states(decoder, backend, cache, packed, sizes, entering)
     return cache, score(Head(decoder, last, backend)), hidden
 
 
@@ -73,12 +78,13 @@ def decode_scores(
     weights: nnx.State,
     cache: KVCache,
     packed: Int[Array, "R columns"],
+    entering: Float[Array, "R E"] | None = None,
 ) -> tuple[KVCache, Scores]:
     """One decode step without the choice of tokens. Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
     rows = unpack_rows(packed)
     attend = partial(attend_single, backend, rows.page_table, jnp.where(rows.limit > 0, rows.position, -1))
-    hidden, cache = decoder(rows.token, jnp.maximum(rows.position, 0), cache, attend)
+    hidden, cache = decoder(rows.token, jnp.maximum(rows.position, 0), cache, attend, entering)
     return cache, score(Head(decoder, hidden, backend))
 
 
@@ -100,11 +106,13 @@ def decode_burst(
     bounds: Int[Array, " 2"],
     extras: Extras,
     num_top: int,
+    entering: Float[Array, "R E"] | None = None,
 ) -> tuple[KVCache, Int[Array, "R results"]]:
     """Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
     rows = unpack_rows(packed)
     num_rows, burst = known.shape
+    assert entering is None or burst == 1, "a pipeline makes a step a dispatch"
     max_steps, min_active = bounds[0], bounds[1]
 
     def goes_on(state: _Burst) -> Bool[Array, ""]:
@@ -115,7 +123,7 @@ def decode_burst(
     def step(state: _Burst) -> _Burst:
         positions = jnp.where(state.is_active, rows.position + state.made, -1)
         attend = partial(attend_single, backend, rows.page_table, positions)
-        hidden, cache = decoder(state.token, jnp.maximum(positions, 0), state.cache, attend)
+        hidden, cache = decoder(state.token, jnp.maximum(positions, 0), state.cache, attend, entering)
         chosen = choose_tokens(Head(decoder, hidden, backend), rows, state.made, state.extras, num_top)
         known_token = known[:, state.step]
         tokens = jnp.where(known_token == UNKNOWN, chosen.tokens, known_token)
@@ -168,12 +176,17 @@ def no_tokens(num_rows: int, burst: int, num_top: int) -> Chosen:
 
 
 def _hidden_states(
-    decoder: Decoder, backend: Backend, cache: KVCache, packed: Int[Array, " L"], sizes: PackedPrefill
+    decoder: Decoder,
+    backend: Backend,
+    cache: KVCache,
+    packed: Int[Array, " L"],
+    sizes: PackedPrefill,
+    entering: Float[Array, "T E"] | None,
 ) -> tuple[Float[Array, "T E"], Float[Array, "R E"], KVCache]:
     """The hidden states of all tokens, and of each row's last one."""
     rows, chunks = unpack_prefill(packed, sizes)
     attend = partial(attend_blocks, backend, rows, chunks)
-    hidden, cache = decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend)
+    hidden, cache = decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend, entering)
     return hidden, hidden[chunks.last_token], cache
 
 

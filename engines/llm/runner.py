@@ -27,8 +27,9 @@ from headrace.engines.llm.host_rules import add_host_rules, need_host
 from headrace.engines.llm.kv_cache import NULL_PAGE, make_pages
 from headrace.engines.llm.logit_edits import Extras, pack_edits, pack_mask
 from headrace.engines.llm.logprobs import count_top, top_bucket
-from headrace.engines.llm.lowering import Lowering, StopIds, shape_of
+from headrace.engines.llm.lowering import Lowering, StopIds
 from headrace.engines.llm.model import Decoder
+from headrace.engines.llm.pipeline import EarlierStage, EarlierStages, Stage, shape_of
 from headrace.engines.llm.prompt_scores import PromptSpan, pack_spans, record_spans, take_spans
 from headrace.engines.llm.request import LLMRequest
 from headrace.engines.llm.request import Sequence as Row
@@ -36,9 +37,12 @@ from headrace.engines.llm.shapes import Shapes, choose_shapes
 from headrace.engines.llm.variants import (
     COPY,
     COPY_PAGES,
+    ENTER_DECODE,
+    ENTER_PREFILL,
     PLAIN,
     PLAIN_NEEDS,
     Needs,
+    StageNumber,
     Variant,
     needs_of,
     programs_for,
@@ -74,18 +78,30 @@ class Runner:
 
     def __init__(
         self,
-        decoder: Decoder,
+        stages: Sequence[Stage],
         config: EngineConfig,
         num_pages: int,
         max_model_len: int,
         dtype: jnp.dtype,
         draft: Draft | None = None,
     ) -> None:
+        """`stages` are those of the model's pipeline, a single one where it has none."""
+        decoder, layout = stages[-1]
         self._graph, self._weights = nnx.split(decoder)
         self._draft = None if draft is None else DraftModel(draft, num_pages, config.cache.page_size)
         kv_dtype = jnp.dtype(jnp.int8) if config.cache.kv_cache_dtype == "int8" else dtype
         backend = choose_backend(config, decoder.config.head_dim)
-        self._cache = make_pages(decoder.config, num_pages, config.cache.page_size, kv_dtype, backend)
+        page_size = config.cache.page_size
+        caches = [
+            make_pages(each.decoder.config, num_pages, page_size, kv_dtype, backend, each.layout.pages)
+            for each in stages
+        ]
+        self._cache = caches.pop()
+        earlier = [
+            EarlierStage(stage, StageNumber(number), cache, backend)
+            for number, (stage, cache) in enumerate(zip(stages, caches, strict=False))
+        ]
+        self._earlier = EarlierStages(earlier, layout)
         self._config = config
         self._max_model_len = max_model_len
         self._vocab_size = decoder.config.vocab_size
@@ -95,7 +111,7 @@ class Runner:
         self._first_launch_s: float | None = None
         self._announced: tuple[Needs, ...] = ()
         self._seen: dict[Needs, None] = {}
-        self._lowering = Lowering(decoder, self._cache, config, self.shapes, self._draft)
+        self._lowering = Lowering(decoder, self._cache, config, self.shapes, self._draft, layout, earlier)
         plan = programs_for(self.shapes, [PLAIN_NEEDS])
         self.programs = Programs(
             config.compilation,
@@ -103,6 +119,7 @@ class Runner:
             self._lowering.lower,
             self._lowering.example,
             open_program_store(config.compilation.cache_dir, self._lowering.made_from()),
+            self._lowering.devices,
         )
 
     def announce(self, requests: Sequence[LLMRequest]) -> None:
@@ -127,7 +144,8 @@ class Runner:
             decode_rows=(pick_bucket(shapes.decode_rows, min(num_rows, shapes.decode_rows[-1])),),
             speculative_rows=tuple(size for size in shapes.speculative_rows if size >= num_rows)[:1],
         )
-        keys = [key for key in programs_for(next_shapes, [_narrowest(each) for each in needs]) if key != COPY]
+        wanted = programs_for(next_shapes, [_narrowest(each) for each in needs])
+        keys = [key for key in wanted if key.kind != COPY.kind]
         if self._first_launch_s and time.monotonic() - self._first_launch_s > SMALL_BUCKETS_AFTER_S:
             keys += reversed(programs_for(shapes, needs))
         self.programs.expect(keys)
@@ -150,7 +168,8 @@ class Runner:
             keys = programs_for(self.shapes, needs)
         else:
             chosen = [self._shapes_for(*pair) for pair in _paired(num_tokens, num_seqs)]
-            keys = [key for shapes in chosen for key in programs_for(shapes, needs) if key != COPY]
+            wanted = [key for shapes in chosen for key in programs_for(shapes, needs)]
+            keys = [key for key in wanted if key.kind != COPY.kind]
         keys = list(dict.fromkeys(keys))
         new = self.programs.expect(keys)
         for completed, key in enumerate(keys, 1):
@@ -196,9 +215,11 @@ class Runner:
             self.padding_tokens += key.size * num_steps - int(sampled.counts.sum())
         return sampled
 
-    def update_weights(self, decoder: Decoder) -> None:
+    def update_weights(self, stages: Sequence[Stage]) -> None:
         """Puts other weights of the same shapes in the place of those that are there."""
-        _, weights = nnx.split(decoder)
+        for own, other in zip(self._earlier.stages, stages, strict=False):
+            own.update_weights(other.decoder)
+        _, weights = nnx.split(stages[-1].decoder)
         shapes = jax.tree.map(shape_of, weights)
         assert shapes == self._lowering.weights, (
             "programs are compiled for the shapes and dtypes that there were"
@@ -207,7 +228,7 @@ class Runner:
 
     @property
     def decoder(self) -> Decoder:
-        """The model with the weights that are in use."""
+        """The model with the weights that are in use; of a pipeline its last stage."""
         return nnx.merge(self._graph, self._weights)
 
     def release(self) -> None:
@@ -215,7 +236,7 @@ class Runner:
         self.programs.close()
         if self._draft is not None:
             self._draft.release()
-        for array in jax.tree.leaves((self._weights, self._cache)):
+        for array in [*self._earlier.arrays(), *jax.tree.leaves((self._weights, self._cache))]:
             array.delete()
 
     def _launch_prefill(self, batch: PrefillBatch, stop_ids: StopIds) -> Dispatch:
@@ -224,6 +245,7 @@ class Runner:
         kind, variant = ("prefill logits", PLAIN) if has_host else ("prefill", Variant.of(num_top, extras))
         key = self._pick(kind, self.shapes.prefill_tokens, batch.num_tokens, variant)
         arguments = self._lowering.pack_prefill(batch, stop_ids, key.size)
+        arguments |= self._earlier.enter(self.programs, ENTER_PREFILL, key.size, arguments["packed"])
         arguments |= {} if has_host else {"extras": extras}
         program = self.programs.get(key, arguments)
         self._cache, result, hidden = program(self._weights, cache=self._cache, **arguments)
@@ -252,11 +274,13 @@ class Runner:
             extras = self._pack_extras(batch, key.size, num_new=self.shapes.burst)
         if has_host:
             rows = pack_rows(batch.sequences, stop_ids, key.size, self.shapes.table_width)
-            program = self.programs.get(key, {"packed": rows})
-            self._cache, scores = program(self._weights, cache=self._cache, packed=rows)
+            handed = self._earlier.enter(self.programs, ENTER_DECODE, key.size, rows)
+            program = self.programs.get(key, {"packed": rows, **handed})
+            self._cache, scores = program(self._weights, cache=self._cache, packed=rows, **handed)
             result, most_steps = self._choose_with_host(batch, scores, rows, extras), 1
         else:
             arguments = {**self._lowering.pack_decode(batch, stop_ids, key.size), "extras": extras}
+            arguments |= self._earlier.enter(self.programs, ENTER_DECODE, key.size, arguments["packed"])
             program = self.programs.get(key, arguments)
             self._cache, result = program(self._weights, cache=self._cache, **arguments)
             most_steps = self.shapes.burst
@@ -305,6 +329,7 @@ class Runner:
         for first in range(0, len(copies), COPY_PAGES):
             pages = np.full((2, COPY_PAGES), NULL_PAGE, np.int32)
             pages[:, : len(copies[first:][:COPY_PAGES])] = np.asarray(copies[first:][:COPY_PAGES]).T
+            self._earlier.copy_pages(self.programs, pages)
             program = self.programs.get(COPY, {"pages": pages})
             self._cache = program(cache=self._cache, pages=pages)
 

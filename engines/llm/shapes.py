@@ -23,6 +23,8 @@ class Shapes(NamedTuple):
     """Rows that programs with proposals are made for; none where there is no speculation."""
     has_draft: bool = False
     """Whether a draft model proposes."""
+    num_stages: int = 1
+    """Stages of the pipeline."""
 
 
 def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
@@ -37,14 +39,16 @@ def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
     prefill_tokens = growing_buckets(min(SMALLEST_PREFILL_BUCKET, tokens), tokens)
     if limits.token_buckets:
         prefill_tokens = (*limits.token_buckets[:-1], tokens)
-    speculative = config.speculative
+    speculative, num_stages = config.speculative, config.parallel.pipeline_parallel_size
     speculative_rows = growing_buckets(1, min(speculative.disable_by_batch_size, rows))
     return Shapes(
         decode_rows=(rows,) if config.deterministic else decode_rows,
         prefill_tokens=(tokens,) if config.deterministic else prefill_tokens,
         prefill_rows=min(limits.max_concurrent_prefill, rows),
         table_width=segment // config.cache.page_size,
-        burst=limits.decode_burst,
+        # In a pipeline the next step begins with a program of the first stage's devices.
+        burst=limits.decode_burst if num_stages == 1 else 1,
+        num_stages=num_stages,
         speculative_rows=speculative_rows if speculative.method else (),
         has_draft=speculative.method == "draft_model",
     )

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.engines.checkpoints import Checkpoint
-from headrace.engines.errors import RequestError
+from headrace.engines.errors import ConfigError, RequestError
 from headrace.engines.llm.assembly import Overrides, Replacements, assemble
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.prompts import Prompt, TextRequest, list_params
 from headrace.engines.llm.request import RequestOutput
 from headrace.engines.llm.sampling_params import SamplingParams
+from headrace.engines.mesh import count_replicas
 
 
 class StepEngine:
@@ -41,6 +42,8 @@ class StepEngine:
         hf_overrides: Overrides | None = None,
     ) -> None:
         replaced = Replacements(tokenizer=tokenizer, chat_template=chat_template, hf_overrides=hf_overrides)
+        if config is not None and count_replicas(config.parallel) > 1:
+            raise ConfigError("a StepEngine is one engine: take LLM for data_parallel_size above 1")
         made = assemble(model, config or EngineConfig(), replaced)
         self._encoder, (self._engine,) = made.encoder, made.engines
         self._unfinished: set[str] = set()

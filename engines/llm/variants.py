@@ -13,6 +13,17 @@ from headrace.engines.programs import ProgramKey
 COPY_PAGES = 32
 """Pages that are copied at once."""
 COPY = ProgramKey("copy", COPY_PAGES)
+ENTER_PREFILL, ENTER_DECODE = "enter prefill", "enter decode"
+"""Programs of the pipeline stages before the last."""
+
+
+class StageNumber(NamedTuple):
+    """Whose program it is, of a pipeline's stages before the last."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f" of stage {self.number}"
 
 
 class Variant(NamedTuple):
@@ -108,7 +119,7 @@ def programs_for(shapes: Shapes, needs: Sequence[Needs]) -> list[ProgramKey]:
     for each in needs[1:]:
         together = together.join(each)
     keys = [key for each in (*needs, together) for key in _programs_of(shapes, each)]
-    return list(dict.fromkeys([*keys, COPY]))
+    return list(dict.fromkeys([*keys, *_programs_of_stages(shapes), COPY]))
 
 
 def _programs_of(shapes: Shapes, needs: Needs) -> Iterator[ProgramKey]:
@@ -135,6 +146,13 @@ def _programs_of(shapes: Shapes, needs: Needs) -> Iterator[ProgramKey]:
     if needs.prompt_top:
         variant = Variant(num_top=needs.prompt_top)
         yield from (ProgramKey("prompt scores", size, variant) for size in shapes.prefill_tokens)
+
+
+def _programs_of_stages(shapes: Shapes) -> Iterator[ProgramKey]:
+    for number in map(StageNumber, range(shapes.num_stages - 1)):
+        yield from (ProgramKey(ENTER_PREFILL, size, number) for size in shapes.prefill_tokens)
+        yield from (ProgramKey(ENTER_DECODE, size, number) for size in shapes.decode_rows)
+        yield COPY._replace(variant=number)
 
 
 def _variant(needs: Needs, width: int) -> Variant:

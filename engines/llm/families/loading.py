@@ -3,20 +3,21 @@
 import re
 from collections.abc import Set
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ModelError
 from headrace.engines.llm.config import ModelConfig
+from headrace.engines.llm.families.outline import Path, outline
 from headrace.engines.llm.families.registry import find_family
 from headrace.engines.llm.families.weight_names import WeightNames
 from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.model import Decoder
+from headrace.engines.llm.partition import ON_DEFAULT_DEVICE, Columns, Layout
 from headrace.engines.native.linear import interleave_gate, pack_weight, packed_shape
 from headrace.engines.quantization import Quantization, quantize_int8
 
@@ -43,8 +44,12 @@ def load_decoder(
     quantization: Quantization | None = None,
     *,
     is_packed: bool = False,
+    layout: Layout = ON_DEFAULT_DEVICE,
 ) -> Decoder:
     """The decoder with the checkpoint's weights; those of products in int8, or packed, where that is wanted.
+
+    A weight is read whole into the host's memory, and each device is given its own part of it. Of a pipeline
+    stage the weights are those of its layers.
 
     Raises:
       ModelError: a weight is missing, has another shape than the configuration says, or is no part of the
@@ -54,26 +59,27 @@ def load_decoder(
     precision = Precision(dtype, is_int8=quantization == "int8", is_packed=is_packed)
     available = checkpoint.tensor_names()
     prefix = _find_prefix(names, available)
-    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config, precision)))
-    leaves, treedef = jax.tree_util.tree_flatten_with_path(state)
-    paths = [tuple(_key_name(key) for key in path)[:-1] for path, _ in leaves]
-    sources = [find_source(path, names, prefix, config) for path in paths]
-    used = {name for source in sources for group in source.groups for name in group}
+    plan = outline(config, precision, layout)
+    sources = [find_source(path, names, prefix, config) for path in plan.paths]
+    whole = plan.paths if layout.is_whole else outline(config, precision, ON_DEFAULT_DEVICE).paths
+    used = {
+        name for path in whole for group in find_source(path, names, prefix, config).groups for name in group
+    }
     _check_names(checkpoint, used, available, config)
     weights = {
-        path: (source, leaf)
-        for path, source, (_, leaf) in zip(paths, sources, leaves, strict=True)
+        path: (source, leaf, layout.columns(path, config))
+        for path, source, leaf in zip(plan.paths, sources, plan.leaves, strict=True)
         if path[-1] != "kernel_scale"  # made with its kernel
     }
     with ThreadPoolExecutor(NUM_READERS, "headrace-weights") as pool:
         made = pool.map(lambda path: _load(checkpoint, path, *weights[path], names), weights)
-        loaded: dict[tuple[str, ...], jax.Array] = {}
+        loaded: dict[Path, jax.Array] = {}
         for path, (values, scale) in zip(weights, made, strict=True):
-            loaded[path] = jax.device_put(values)
+            loaded[path] = layout.place(path, values)
             if scale is not None:
-                loaded[(*path[:-1], "kernel_scale")] = jax.device_put(scale)
-    ordered = [loaded[path] for path in paths]
-    return nnx.merge(graph, jax.tree_util.tree_unflatten(treedef, ordered))
+                scale_path = (*path[:-1], "kernel_scale")
+                loaded[scale_path] = layout.place(scale_path, scale)
+    return plan.fill([loaded[path] for path in plan.paths])
 
 
 def find_source(path: tuple[str, ...], names: WeightNames, prefix: str, config: ModelConfig) -> Source:
@@ -102,6 +108,7 @@ def _load(
     path: tuple[str, ...],
     source: Source,
     leaf: jax.ShapeDtypeStruct,
+    columns: Columns | None,
     names: WeightNames,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """A weight and, where it is quantized, its scales."""
@@ -115,12 +122,14 @@ def _load(
         merged = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0)
         merged = merged.T if is_transposed else merged
         wanted = leaf.shape[1:] if source.is_stacked else leaf.shape
+        wanted = wanted if columns is None else (*wanted[:-1], columns.count)
         shape = packed_shape(*merged.shape[::-1]) if is_packed else merged.shape
         if shape != wanted:
             raise ModelError(
                 f"weight {' + '.join(group)} in {checkpoint.model.spec} has shape {merged.shape}, "
                 f"the configuration says {wanted}"
             )
+        merged = merged if columns is None else merged[..., columns.order]
         if leaf.dtype == np.int8:
             merged, scale = quantize_int8(merged.astype(np.float32))
             scales.append(scale)
@@ -155,7 +164,3 @@ def _check_names(checkpoint: Checkpoint, used: set[str], available: Set[str], co
             f"{checkpoint.model.spec} has a weight {surplus[0]}, which is no part of the model that its "
             "configuration describes"
         )
-
-
-def _key_name(key: Any) -> str:
-    return str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
