@@ -15,16 +15,17 @@ BEGIN_PROBABILITY = 0.5
 """Speech begins at a frame that is likelier speech than this,"""
 GO_ON_PROBABILITY = 0.35
 """and goes on through frames that are likelier than this."""
-MIN_PAUSE = SAMPLE_RATE
-"""A shorter pause is part of the speech around it: 1 s."""
-PADDING = SAMPLE_RATE * 3 // 10
-"""Samples that are kept before and after speech: 0.3 s."""
+MIN_PAUSE = 2 * SAMPLE_RATE
+"""A shorter pause is part of the speech around it, or of that after the beginning or before the end: 2 s."""
+PADDING = SAMPLE_RATE * 4 // 10
+"""Samples that are kept before and after speech: 0.4 s."""
 LOUD_DBFS = -40.0
 """A second without speech that is at least this loud is kept whatever the detector says,"""
 NEAR_SPEECH_DB = 10.0
 """unless it is so much quieter than the speech that was found so far."""
 CUT_SHARE = 0.3
-"""Speech without a pause is cut where it is quietest in the last part of a window."""
+"""Speech that fills a window is cut in the last part of it: in the middle of the longest pause, or where it
+is quietest."""
 
 Judge = Callable[[np.ndarray], float]
 """Probability that a frame of samples is speech; it remembers the frames before."""
@@ -42,7 +43,7 @@ class PackedSpeech(NamedTuple):
 class SpeechPacker:
     """Packs samples that come block by block into windows of speech.
 
-    Holds the window that is being packed and the newest second, however long the recording.
+    Holds the window that is being packed and the newest two seconds, however long the recording.
     """
 
     def __init__(self, judge: Judge, window_s: Seconds = MAX_CHUNK_S) -> None:
@@ -52,6 +53,7 @@ class SpeechPacker:
         self._judged = 0  # samples of the recording whose frames were judged
         self._begun: int | None = None  # where the present speech begins
         self._active_stop = 0  # where the newest active frame ends
+        self._pauses: list[tuple[int, int]] = []  # within the present speech
         self._kept_stop = 0  # no sample before this is packed again
         self._second: list[float] = []  # power of the frames of the present second
         self._speech_power: list[float] = []
@@ -72,7 +74,7 @@ class SpeechPacker:
             rest = self._samples(self._judged, stop)
             yield from self._judge_frame(np.pad(rest, (0, FRAME - len(rest))))
         if self._begun is not None:
-            yield from self._end_speech(min(self._active_stop + PADDING, stop))
+            yield from self._end_speech(stop)
         if self._parts:
             yield self._pack()
 
@@ -97,7 +99,7 @@ class SpeechPacker:
         if self._begun is not None and self._judged - self._active_stop >= MIN_PAUSE:
             yield from self._end_speech(self._active_stop + PADDING)
         if self._begun is None:
-            self._forget(max(self._kept_stop, self._judged - SAMPLE_RATE - PADDING - FRAME))
+            self._forget(max(self._kept_stop, self._judged - MIN_PAUSE - FRAME))
 
     def _is_loud(self) -> bool:
         power = float(np.mean(self._second))
@@ -107,18 +109,27 @@ class SpeechPacker:
         return power > speech * 10 ** (-NEAR_SPEECH_DB / 10)
 
     def _go_on(self, start: int, stop: int) -> Iterator[PackedSpeech]:
-        """Notes an active stretch; speech that fills a window is cut where it is quietest."""
+        """Notes an active stretch; speech that fills a window is cut."""
         if self._begun is None:
-            self._begun = max(start - PADDING, self._kept_stop, self._held_start)
+            is_near_the_beginning = self._kept_stop == 0 and start < MIN_PAUSE
+            wanted = 0 if is_near_the_beginning else start - PADDING
+            self._begun = max(wanted, self._kept_stop, self._held_start)
+            self._pauses.clear()
+        elif start > self._active_stop:
+            self._pauses.append((self._active_stop, start))
         self._active_stop = max(self._active_stop, stop)
         while self._active_stop - self._begun > self._window:
-            yield from self._end_speech(self._quietest(self._begun), goes_on=True)
+            yield from self._end_speech(self._cut(self._begun), goes_on=True)
 
-    def _quietest(self, begun: int) -> int:
-        """The middle of the quietest tenth of a second in the last part of a window that begins there."""
+    def _cut(self, begun: int) -> int:
+        """Where a full window of speech that begins there is best ended."""
+        first, last = begun + round(self._window * (1 - CUT_SHARE)), begun + self._window
+        inside = [(max(start, first), min(stop, last)) for start, stop in self._pauses]
+        longest = max(inside, key=lambda pause: pause[1] - pause[0], default=(0, 0))
+        if longest[0] < longest[1]:
+            return sum(longest) // 2
         hop = SAMPLE_RATE // 10
-        first = begun + round(self._window * (1 - CUT_SHARE))
-        samples = self._samples(first, begun + self._window)
+        samples = self._samples(first, last)
         power = np.mean(np.square(samples[: len(samples) // hop * hop].reshape(-1, hop)), axis=1)
         return first + int(np.argmin(power)) * hop + hop // 2
 

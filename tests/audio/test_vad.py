@@ -48,17 +48,22 @@ def seconds(packed: list[PackedSpeech]) -> list[list[tuple[float, float]]]:
 def test_pauses_are_left_out_and_places_kept():
     sound = np.concatenate([silence(5), tone(3), silence(6), tone(4), silence(3)])
     ((first, second),) = seconds(pack(sound))
-    assert first == pytest.approx((4.7, 8.3), abs=0.05)
-    assert second == pytest.approx((13.7, 18.3), abs=0.05)
+    assert first == pytest.approx((4.6, 8.4), abs=0.05)
+    assert second == pytest.approx((13.6, 18.4), abs=0.05)
 
 
 def test_short_pauses_stay():
-    ((piece,),) = seconds(pack(np.concatenate([tone(3), silence(0.8), tone(3)])))
-    assert piece == pytest.approx((0.0, 6.8), abs=0.05)
+    ((piece,),) = seconds(pack(np.concatenate([tone(3), silence(1.8), tone(3)])))
+    assert piece == pytest.approx((0.0, 7.8), abs=0.05)
+
+
+def test_short_pauses_before_and_after_all_speech_stay():
+    ((piece,),) = seconds(pack(np.concatenate([silence(1.8), tone(3), silence(1.8)])))
+    assert piece == (0.0, 6.6)
 
 
 def test_windows_end_in_pauses():
-    sound = np.concatenate([tone(14), silence(2), tone(13), silence(2), tone(12)])
+    sound = np.concatenate([tone(14), silence(3), tone(13), silence(3), tone(12)])
     assert [len(pieces) for pieces in seconds(pack(sound))] == [2, 1]
 
 
@@ -68,6 +73,12 @@ def test_speech_without_a_pause_is_cut_where_it_is_quiet():
     assert packed[0][0][1] == pytest.approx(25.15, abs=0.2)
     assert packed[0][0][1] == packed[1][0][0]
     assert packed[-1][-1][1] == pytest.approx(49.3, abs=0.05)
+
+
+def test_speech_that_fills_a_window_is_cut_in_its_longest_pause_there():
+    sound = np.concatenate([tone(22), silence(0.2), tone(1.8), silence(0.5), tone(2), silence(0.2), tone(9)])
+    packed = seconds(pack(sound))
+    assert packed[0][0][1] == packed[1][0][0] == pytest.approx(24.25, abs=0.05)
 
 
 def test_silence_alone_gives_no_window():
