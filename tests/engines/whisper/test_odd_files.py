@@ -25,12 +25,12 @@ def speech(shared_data: Path) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def media(speech: np.ndarray) -> Callable[[str, str], bytes]:
-    """The speech in a container of FFmpeg."""
+def media(speech: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., bytes]:
+    """The speech in a container of FFmpeg; an mp4's index lies at its end unless `options` say otherwise."""
 
-    def make(container: str, codec: str) -> bytes:
-        file, sound = io.BytesIO(), soxr.resample(speech, 16_000, 48_000)
-        with av.open(file, "w", format=container) as output:
+    def make(container: str, codec: str, **options: str) -> bytes:
+        path, sound = tmp_path_factory.mktemp("media") / "file", soxr.resample(speech, 16_000, 48_000)
+        with av.open(str(path), "w", format=container, options=options) as output:
             stream = output.add_stream(codec, rate=48_000, layout="mono")
             resampler = av.AudioResampler(format=stream.format, layout="mono", rate=48_000)
             for start in range(0, len(sound), 1024):
@@ -38,7 +38,7 @@ def media(speech: np.ndarray) -> Callable[[str, str], bytes]:
                 frame.sample_rate, frame.pts = 48_000, start
                 output.mux([packet for part in resampler.resample(frame) for packet in stream.encode(part)])
             output.mux(stream.encode(None))
-        return file.getvalue()
+        return path.read_bytes()
 
     return make
 
@@ -48,12 +48,20 @@ def plain(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("container", "codec"), [("webm", "libopus"), ("mp3", "libmp3lame"), ("flac", "flac")]
+    ("container", "codec", "options"),
+    [
+        ("webm", "libopus", {}),
+        ("mp3", "libmp3lame", {}),
+        ("flac", "flac", {}),
+        ("mp4", "aac", {"movflags": "faststart"}),
+        ("mp4", "aac", {"movflags": "frag_keyframe+empty_moov", "frag_duration": "500000"}),
+    ],
+    ids=["webm", "mp3", "flac", "mp4", "mp4 in fragments"],
 )
 def test_what_a_cut_file_holds_is_transcribed_and_the_loss_named(
-    tiny_en: WhisperEngine, media, container: str, codec: str
+    tiny_en: WhisperEngine, media, container: str, codec: str, options: dict[str, str]
 ):
-    content = media(container, codec)
+    content = media(container, codec, **options)
     results = tiny_en.transcribe([content[: int(len(content) * share)] for share in SHARES])
     for share, result in zip(SHARES, results, strict=True):
         assert result["error"] is None
@@ -62,6 +70,14 @@ def test_what_a_cut_file_holds_is_transcribed_and_the_loss_named(
         if share > 0.4:
             assert plain(result["text"]).startswith(BEGINNING)
     assert tiny_en.transcribe(content)["quality_flags"] == []
+
+
+def test_an_mp4_that_is_cut_before_its_index_is_a_row_that_says_so(tiny_en: WhisperEngine, media):
+    content = media("mp4", "aac")
+    results = tiny_en.transcribe([content[: int(len(content) * share)] for share in SHARES])
+    for result in results:
+        assert result["text"] is None or result["text"] == ""
+        assert "cut" in result["error"] or "index" in result["error"]
 
 
 def test_formats_rates_and_channels_keep_the_text(tiny_en: WhisperEngine, media, speech: np.ndarray):
