@@ -9,15 +9,17 @@ import pickle
 import platform
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
 
+from headrace.engines import native
 from headrace.engines.cache import cache_home
 from headrace.engines.compilation_config import AUTO
 
@@ -33,6 +35,7 @@ MAX_BYTES = 2 << 30
 """Size of a store; the programs that were used longest ago make room for new ones."""
 
 _SUFFIX = ".program"
+_SHOWN_CHARS = 60
 _UNWRITABLE = (OSError, ValueError, TypeError, RuntimeError, pickle.PickleError)
 """What may go wrong where a program is written: JAX cannot write every kind of program."""
 _UNREADABLE = (*_UNWRITABLE, AttributeError, EOFError, ImportError, LookupError)
@@ -50,19 +53,38 @@ _SETTINGS = (
 """Settings of JAX that change what a trace comes to."""
 
 
-def open_program_store(cache_dir: str | None, made_from: Mapping[str, str]) -> "ProgramStore | None":
+class ReadyPrograms(NamedTuple):
+    """Compiled programs that came with a model."""
+
+    directory: Path
+    made_from: Mapping[str, str]
+    """By parts, all that they depend on."""
+
+    def fits(self, made_from: Mapping[str, str]) -> bool:
+        """Whether an engine may run them; where it may not, a warning says which parts differ."""
+        parts = sorted({*self.made_from, *made_from})
+        different = [part for part in parts if self.made_from.get(part) != made_from.get(part)]
+        if different:
+            shown = ", ".join(_difference(self.made_from.get(part), part, made_from) for part in different)
+            logger.warning("the programs in %s do not fit and are compiled again: %s", self.directory, shown)
+        return not different
+
+
+def open_program_store(
+    cache_dir: str | None, made_from: Mapping[str, str], ready: ReadyPrograms | None = None
+) -> "ProgramStore | None":
     """The store in a directory, or in the cache's root where it is `auto`; None where it is None or `none`.
 
     HEADRACE_XLA_CACHE=0 turns `auto` off. JAX's own cache looks for a program by its trace, and the traces
-    take most of a warm start: this one looks for what a trace is made from.
+    take most of a warm start: this one looks for what a trace is made from. `ready` programs are read first
+    where they fit.
     """
-    if cache_dir is None or cache_dir == "none":
+    made_from = {**machine_parts(), **made_from}
+    first = ready.directory if ready is not None and ready.fits(made_from) else None
+    directory = _find_directory(cache_dir)
+    if directory is None and first is None:
         return None
-    if cache_dir == AUTO:
-        if os.environ.get("HEADRACE_XLA_CACHE", "1") == "0":
-            return None
-        cache_dir = str(cache_home() / "programs")
-    return ProgramStore(Path(cache_dir), made_from)
+    return ProgramStore(directory, made_from, first)
 
 
 class ProgramStore:
@@ -72,10 +94,17 @@ class ProgramStore:
     to root and that nobody else may write, and whose checksum is right.
     """
 
-    def __init__(self, directory: Path, made_from: Mapping[str, str]) -> None:
-        """`made_from` says by parts all that a program depends on, beside its name and its arguments."""
+    def __init__(
+        self, directory: Path | None, made_from: Mapping[str, str], first: Path | None = None
+    ) -> None:
+        """`made_from` says by parts all that a program depends on, beside its name and its arguments.
+
+        The directory `first` is looked at before the other and left as it is; None in the place of the other
+        keeps nothing.
+        """
         self.directory = directory
         self.made_from = {**machine_parts(), **made_from}
+        self._first = first
         self._base = _digest(f"{name}: {text}" for name, text in sorted(self.made_from.items()))
 
     def get(
@@ -89,47 +118,110 @@ class ProgramStore:
 
         It runs on `devices`, on JAX's default device where they are None.
         """
-        program = self._load(self._path(name, signature), devices or jax.devices()[:1])
-        if program is not None:
-            return program, False
+        for path in self._paths(name, signature):
+            program = _load(path, devices or jax.devices()[:1])
+            if program is not None:
+                return program, False
         before = _jax_cache.seen()
         program = compile_()
-        if not _jax_cache.may_have_given(before):  # what JAX has read from it cannot be written whole
-            self._save(self._path(name, signature), program)
+        # What JAX has read from its own cache cannot be written whole.
+        if self.directory is not None and not _jax_cache.may_have_given(before):
+            self._save(self.directory, self._file_name(name, signature), program)
         return program, True
 
-    def _load(self, path: Path, devices: Sequence[Device]) -> jax.stages.Compiled | None:
-        try:
-            if not _is_trusted(path):
-                logger.warning("a compiled program that others may write is not used: %s", path)
-                return None
-            checksum, payload = _split(path.read_bytes())
-            if hashlib.sha256(payload).digest() != checksum:
-                logger.warning("a damaged compiled program is compiled again: %s", path)
-                return None
-            program = serialize_executable.deserialize_and_load(
-                *pickle.loads(payload), execution_devices=devices
-            )
-            with suppress(OSError):  # of a store that is only read, one in an image say
-                os.utime(path)
-        except FileNotFoundError:
-            return None
-        except _UNREADABLE as error:
-            logger.warning("a compiled program cannot be read and is compiled again: %s: %s", path, error)
-            return None
-        return program
+    def has(self, name: str, signature: Signature) -> bool:
+        """Whether there is a file for the program."""
+        return any(path.is_file() for path in self._paths(name, signature))
 
-    def _save(self, path: Path, program: jax.stages.Compiled) -> None:
+    def copy_to(self, other: "ProgramStore", name: str, signature: Signature) -> bool:
+        """Whether the program is kept here, and so was copied to another store."""
+        assert other.directory is not None
+        for path in self._paths(name, signature):
+            payload = _read(path)
+            if payload is not None:
+                other.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _write(other.directory / path.name, _with_checksum(payload))
+                return True
+        return False
+
+    def _save(self, directory: Path, file_name: str, program: jax.stages.Compiled) -> None:
+        path = directory / file_name
         try:
             payload = pickle.dumps(serialize_executable.serialize(program))
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(path, hashlib.sha256(payload).digest() + payload)
-            _make_room(self.directory, MAX_BYTES)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write(path, _with_checksum(payload))
+            _make_room(directory, MAX_BYTES)
         except _UNWRITABLE as error:
             logger.warning("a compiled program could not be kept: %s: %s", path, error)
 
-    def _path(self, name: str, signature: Signature) -> Path:
-        return self.directory / f"{_digest((self._base, name, repr(signature)))}{_SUFFIX}"
+    def _paths(self, name: str, signature: Signature) -> list[Path]:
+        file_name = self._file_name(name, signature)
+        return [each / file_name for each in (self._first, self.directory) if each is not None]
+
+    def _file_name(self, name: str, signature: Signature) -> str:
+        return f"{_digest((self._base, name, repr(signature)))}{_SUFFIX}"
+
+
+@contextmanager
+def without_jax_cache() -> Iterator[None]:
+    """Compiles without JAX's own cache: what comes from there cannot be written whole."""
+    was_on = bool(getattr(jax.config, _JAX_CACHE_SETTINGS[0]))
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", was_on)
+        compilation_cache.reset_cache()
+
+
+def _find_directory(cache_dir: str | None) -> Path | None:
+    if cache_dir is None or cache_dir == "none":
+        return None
+    if cache_dir != AUTO:
+        return Path(cache_dir)
+    return None if os.environ.get("HEADRACE_XLA_CACHE", "1") == "0" else cache_home() / "programs"
+
+
+def _difference(before: str | None, part: str, now: Mapping[str, str]) -> str:
+    """A part, with both its values where they are short."""
+    after = now.get(part)
+    is_short = all(each is not None and len(each) <= _SHOWN_CHARS for each in (before, after))
+    return f"{part} (theirs: {before}, here: {after})" if is_short else part
+
+
+def _load(path: Path, devices: Sequence[Device]) -> jax.stages.Compiled | None:
+    """The program in a file; None where there is none that may be run."""
+    payload = _read(path)
+    if payload is None:
+        return None
+    native.is_available()  # a program may call kernels, which XLA must know before it is read
+    try:
+        program = serialize_executable.deserialize_and_load(*pickle.loads(payload), execution_devices=devices)
+    except _UNREADABLE as error:
+        logger.warning("a compiled program cannot be read and is compiled again: %s: %s", path, error)
+        return None
+    with suppress(OSError):  # of a store that is only read, one in an image say
+        os.utime(path)
+    return program
+
+
+def _read(path: Path) -> bytes | None:
+    """The content of a file that can be trusted and is whole."""
+    try:
+        if not _is_trusted(path):
+            logger.warning("a compiled program that others may write is not used: %s", path)
+            return None
+        checksum, payload = _split(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        logger.warning("a compiled program cannot be read and is compiled again: %s: %s", path, error)
+        return None
+    if hashlib.sha256(payload).digest() != checksum:
+        logger.warning("a damaged compiled program is compiled again: %s", path)
+        return None
+    return payload
 
 
 class _JaxCache(threading.local):
@@ -226,6 +318,10 @@ def _write(path: Path, content: bytes) -> None:
     except OSError:
         os.unlink(name)
         raise
+
+
+def _with_checksum(payload: bytes) -> bytes:
+    return hashlib.sha256(payload).digest() + payload
 
 
 def _split(content: bytes) -> tuple[bytes, bytes]:

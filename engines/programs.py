@@ -12,7 +12,13 @@ import jax
 
 from headrace.engines.compilation_config import CompilationConfig, compiler_options
 from headrace.engines.errors import EngineError
-from headrace.engines.program_store import Device, ProgramStore, Signature, program_signature
+from headrace.engines.program_store import (
+    Device,
+    ProgramStore,
+    Signature,
+    program_signature,
+    without_jax_cache,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +77,11 @@ class Programs:
             self._note_warm()
 
     @property
+    def planned(self) -> tuple[ProgramKey, ...]:
+        """The programs that are foreseen."""
+        return self._plan
+
+    @property
     def is_warm(self) -> bool:
         """Whether every program of the plan has been compiled."""
         return self._is_warm
@@ -126,6 +137,32 @@ class Programs:
             if future is not None:  # else it was dropped for another, more than max_programs were wanted
                 future.result()
         return new
+
+    def export(
+        self,
+        target: ProgramStore,
+        keys: Iterable[ProgramKey],
+        lower: Callable[[ProgramKey, Mapping[str, Any]], jax.stages.Lowered],
+    ) -> None:
+        """Puts programs into another store: a copy where this engine's has them, else compiled now.
+
+        `lower` traces anew: a program that this process has may be one that cannot be written.
+
+        Raises:
+          EngineError: one could not be written; the log says why.
+        """
+
+        def put(key: ProgramKey) -> None:
+            name, signature = str(key), self._foreseen(key)
+            if self._store is not None and self._store.copy_to(target, name, signature):
+                return
+            lowered = lower(key, self._example(key))
+            target.get(name, signature, lambda: lowered.compile(compiler_options(self._config)))
+            if not target.has(name, signature):
+                raise EngineError(f"the compiled program {key} could not be written to {target.directory}")
+
+        with without_jax_cache(), ThreadPoolExecutor(self._config.num_compile_workers) as workers:
+            list(workers.map(put, keys))
 
     def close(self) -> None:
         """Drops what waits to be compiled; what is being compiled is waited for."""

@@ -19,6 +19,7 @@ COMMANDS = {
     "transcribe": "recordings of speech to text",
     "generate": "prompts to the answers of a language model",
     "serve": "both engines behind an OpenAI-compatible HTTP server",
+    "compile": "a model with its compiled programs in a directory, to start from at once",
     "chain": "runs that feed each other, described by a recipe",
     "plan": "how a run would be cut, and what it would take",
     "status": "how far a run is, from its output directory",

@@ -10,6 +10,7 @@ DESCRIPTION = "Lists the models that can be run, the layouts that are read, and 
 LAYOUTS = {
     "Hugging Face": "config.json and safetensors, one file or sharded; from a hub, a directory or a URL",
     "faster-whisper": "model.bin of CTranslate2 (transcribe)",
+    "artifact": "a directory that `headrace compile` wrote",
     "GGUF": f"one .gguf file (generate): {', '.join(GGUF_FAMILIES)}",
 }
 

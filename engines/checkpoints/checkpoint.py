@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headrace.engines.checkpoints.artifact import PROGRAMS, open_artifact
+from headrace.engines.checkpoints.artifact_record import ArtifactRecord
 from headrace.engines.checkpoints.contents import Contents, Tensors
 from headrace.engines.checkpoints.ctranslate2 import open_ctranslate2
 from headrace.engines.checkpoints.fast_tokenizer import FastTokenizer
@@ -19,7 +21,12 @@ from headrace.engines.errors import ModelError
 if TYPE_CHECKING:
     import transformers
 
-_OPENERS = {"huggingface": open_huggingface, "ctranslate2": open_ctranslate2, "gguf": open_gguf}
+_OPENERS = {
+    "huggingface": open_huggingface,
+    "ctranslate2": open_ctranslate2,
+    "gguf": open_gguf,
+    "artifact": open_artifact,
+}
 
 
 class Checkpoint:
@@ -44,6 +51,8 @@ class Checkpoint:
         Raises:
           ModelError: no weight was given, or one that the checkpoint has not or has in another shape.
         """
+        if self.artifact is not None:
+            raise ModelError("an artifact's weights have no names: give a whole checkpoint")
         if not tensors:
             raise ModelError("no weights were given: name at least one")
         for name, tensor in tensors.items():
@@ -69,6 +78,16 @@ class Checkpoint:
     def preprocessor_config(self) -> dict[str, Any]:
         """In the form of preprocessor_config.json; {} where the checkpoint has none."""
         return self._contents.preprocessor_config
+
+    @property
+    def artifact(self) -> ArtifactRecord | None:
+        """What an artifact says of itself: its tensors are those of an engine's modules; None for models."""
+        return self._contents.artifact
+
+    @property
+    def programs_directory(self) -> Path:
+        """Where an artifact has its compiled programs."""
+        return self.model.path / PROGRAMS
 
     def tensor_names(self) -> Set[str]:
         """Names as in a Hugging Face checkpoint; a tied output projection has no name of its own."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from headrace.engines.checkpoints.artifact_record import ArtifactRecord
 from headrace.engines.checkpoints.fast_tokenizer import FastTokenizer
 from headrace.engines.errors import ModelError
 
@@ -37,6 +38,8 @@ class Contents:
     """The weights."""
     make_tokenizer: Callable[[], FastTokenizer]
     """Builds the tokenizer; may import transformers when called."""
+    artifact: ArtifactRecord | None = None
+    """What an artifact says of itself; its tensors are an engine's own. None for every other layout."""
 
 
 def read_json(path: Path) -> dict[str, Any]:

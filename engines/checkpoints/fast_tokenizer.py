@@ -23,6 +23,7 @@ class FastTokenizer:
         *,
         chat_template: str | dict[str, str] | None = None,
         eos_token_id: int | None = None,
+        decodes_only: bool = False,
     ) -> None:
         self.backend = backend
         """Encodes with the tokens that begin and end a text; may be used from any thread."""
@@ -30,7 +31,14 @@ class FastTokenizer:
         """Jinja text, or several by name."""
         self.eos_token_id = eos_token_id
         """The token that ends a text."""
+        self.decodes_only = decodes_only
+        """Whether the model came without the rules to encode."""
         self._wrap = functools.cache(wrap)
+
+    @property
+    def added_tokens(self) -> dict[str, int]:
+        """Ids of the tokens beside the vocabulary, by their spelling."""
+        return {each.content: token for token, each in self.backend.get_added_tokens_decoder().items()}
 
     @property
     def wrapped(self) -> "transformers.PreTrainedTokenizerFast":
@@ -45,6 +53,7 @@ class FastTokenizer:
             lambda: wrapped,
             chat_template=wrapped.chat_template,
             eos_token_id=wrapped.eos_token_id,
+            decodes_only=getattr(wrapped, "decodes_only", False),
         )
 
     @classmethod

@@ -14,10 +14,11 @@ def fingerprint_files(files: list[Path], memory: Path) -> str:
     The digest of each file is remembered under the directory `memory` by path, size and modification time. A
     memory that cannot be read or written only costs the time to hash again.
     """
-    return fingerprint_of({file.name: _digest(file, memory) for file in files})
+    return fingerprint_of({file.name: digest_file(file, memory) for file in files})
 
 
-def _digest(file: Path, memory: Path) -> str:
+def digest_file(file: Path, memory: Path) -> str:
+    """The sha256 of a file's content, remembered as `fingerprint_files` does."""
     facts = file.stat()
     stamp = {"path": str(file.resolve()), "size": facts.st_size, "mtime_ns": facts.st_mtime_ns}
     note = memory / f"{hashlib.sha256(stamp['path'].encode()).hexdigest()[:32]}.json"

@@ -5,7 +5,10 @@ from typing import Literal, NamedTuple
 
 from headrace.engines.errors import ModelError
 
-Format = Literal["huggingface", "ctranslate2", "gguf"]
+Format = Literal["huggingface", "ctranslate2", "gguf", "artifact"]
+
+ARTIFACT = "artifact.json"
+"""The file that an artifact of `headrace compile` is known by; it holds the digests of the others."""
 
 MODEL_FILES = (
     "*.safetensors",
@@ -50,15 +53,19 @@ def detect_layout(path: Path) -> Layout:
 
 
 def model_files(layout: Layout) -> list[Path]:
-    """The files that make up a model, sorted by name."""
+    """The files that make up a model, sorted by name; of an artifact the one that has the others' digests."""
     if layout.path.is_file():
         return [layout.path]
+    if layout.format == "artifact":
+        return [layout.path / ARTIFACT]
     found = {file for pattern in MODEL_FILES for file in layout.path.glob(pattern) if file.is_file()}
     return sorted(found)
 
 
 def _detect_directory(path: Path) -> Layout:
     names = sorted(file.name for file in path.iterdir())
+    if ARTIFACT in names:
+        return Layout("artifact", path)
     if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
         return Layout("huggingface", path)
     if "model.bin" in names and not _starts_with(path / "model.bin", b"PK"):

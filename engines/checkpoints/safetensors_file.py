@@ -1,4 +1,4 @@
-"""Maps a safetensors file: its header is checked, its tensors are views of the file.
+"""Maps a safetensors file: its header is checked, its tensors are views of the file. Writes one, too.
 
 The package's own numpy face has no bfloat16, which most checkpoints are stored in; the format is a uint64
 header length, a JSON header with dtype, shape and byte range of each tensor, then the data.
@@ -6,6 +6,7 @@ header length, a JSON header with dtype, shape and byte range of each tensor, th
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,14 @@ _DTYPES = {
     "I32": np.int32,
     "I16": np.int16,
     "I8": np.int8,
+    "U16": np.uint16,
     "U8": np.uint8,
     "BOOL": np.bool_,
 }
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 _MAX_HEADER_BYTES = 100_000_000
+_ALIGNMENT = 64
+"""Bytes at a multiple of which an array must begin for JAX to take it as it lies in memory."""
 
 
 class SafetensorsFile:
@@ -81,3 +86,23 @@ class SafetensorsFile:
         if not in_order:
             raise self._file.damaged("a tensor begins before the data or after its end")
         return max((end for _, end in ranges), default=0)
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays in this format, aligned so that a device of this host takes most of them as mapped.
+
+    The format has no gaps: arrays whose size is no multiple of 64 bytes come last, and their own place is
+    what it is.
+    """
+    ordered = sorted(tensors, key=lambda name: tensors[name].nbytes % _ALIGNMENT != 0)
+    header, end = {}, 0
+    for name in ordered:
+        begin, end = end, end + tensors[name].nbytes
+        dtype, shape = _NAMES[tensors[name].dtype], list(tensors[name].shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + 8) % _ALIGNMENT)
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in ordered:
+            file.write(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)

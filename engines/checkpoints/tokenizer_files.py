@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.engines.checkpoints.contents import read_json
-from headrace.engines.checkpoints.fast_tokenizer import wrap_tokenizer
+from headrace.engines.checkpoints.fast_tokenizer import FastTokenizer, wrap_tokenizer
 from headrace.engines.errors import ModelError
 
 if TYPE_CHECKING:
@@ -44,7 +44,24 @@ def read_huggingface_tokenizer(directory: Path) -> "transformers.PreTrainedToken
     if isinstance(extra, list):
         arguments["extra_special_tokens"] = [_token(token) for token in extra]
     template = read_chat_template(directory, settings)
-    return wrap_tokenizer(_load(directory / "tokenizer.json"), arguments | {"chat_template": template})
+    return wrap_tokenizer(
+        read_tokenizer(directory / "tokenizer.json"), arguments | {"chat_template": template}
+    )
+
+
+def read_saved_tokenizer(directory: Path, *, decodes_only: bool = False) -> FastTokenizer:
+    """What `save_pretrained` has written: a tokenizer.json that lacks no token and no ends of a text."""
+    backend = read_tokenizer(directory / "tokenizer.json")
+    settings = read_json(directory / "tokenizer_config.json")
+    eos_token = settings.get("eos_token")
+    content = eos_token.get("content") if isinstance(eos_token, dict) else eos_token
+    return FastTokenizer(
+        backend,
+        lambda: read_huggingface_tokenizer(directory),
+        chat_template=read_chat_template(directory, settings),
+        eos_token_id=None if content is None else backend.token_to_id(content),
+        decodes_only=decodes_only,
+    )
 
 
 def read_chat_template(directory: Path, settings: dict[str, Any]) -> str | dict[str, str] | None:
@@ -67,7 +84,7 @@ def read_whisper_tokenizer(directory: Path, vocab_size: int) -> "transformers.Pr
     """
     if not (directory / "tokenizer.json").is_file():
         return _decode_only(read_vocabulary(directory))
-    tokenizer = _load(directory / "tokenizer.json")
+    tokenizer = read_tokenizer(directory / "tokenizer.json")
     missing = vocab_size - tokenizer.get_vocab_size(with_added_tokens=True)
     if 0 < missing <= _NUM_TIMESTAMPS:
         first = _NUM_TIMESTAMPS - missing
@@ -128,6 +145,8 @@ def _decode_only(tokens: list[str]) -> "transformers.PreTrainedTokenizerFast":
     from transformers import PreTrainedTokenizerFast
 
     class DecodeOnlyTokenizer(PreTrainedTokenizerFast):
+        decodes_only = True
+
         def _encode_plus(self, *args, **kwargs):
             raise ModelError(
                 "this model's tokenizer can only decode, since its directory has no tokenizer.json: "
@@ -147,7 +166,8 @@ def _decode_only(tokens: list[str]) -> "transformers.PreTrainedTokenizerFast":
     )
 
 
-def _load(path: Path) -> "tokenizers.Tokenizer":
+def read_tokenizer(path: Path) -> "tokenizers.Tokenizer":
+    """The tokenizer of a tokenizer.json, as the package tokenizers has it."""
     from tokenizers import Tokenizer
 
     try:

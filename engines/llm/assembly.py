@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from headrace.engines import native
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint, open_without_weights
 from headrace.engines.errors import ConfigError
+from headrace.engines.llm.artifacts import read_decoder, ready_programs, stored_num_pages
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.draft import Draft
 from headrace.engines.llm.engine import LLMEngine
@@ -81,7 +82,7 @@ def assemble(
       ModelError: the model cannot be found, read or run.
       ConfigError: the configuration does not fit the model or the memory.
     """
-    checkpoint = _open(model, config) if isinstance(model, str) else model
+    checkpoint = open_model(model, config)
     if replaced.hf_overrides is not None:
         checkpoint = checkpoint.with_config(_override(checkpoint.config, replaced.hf_overrides))
     dtype = resolve_dtype(config.dtype)
@@ -101,9 +102,10 @@ def assemble(
         draft.check(model_config, max_model_len)
     page_bytes = _draft_page_bytes(draft, config.cache.page_size)
     num_pages = choose_num_pages(model_config, config, max_model_len, dtype, page_bytes)
+    num_pages = stored_num_pages(checkpoint, config, num_pages)
     engines = [
         LLMEngine(
-            Runner(stages, config, pages, max_model_len, dtype, draft),
+            Runner(stages, config, pages, max_model_len, dtype, draft, ready_programs(checkpoint)),
             tokenizer,
             config,
             num_pages=pages,
@@ -176,16 +178,19 @@ def load_weights(
     is_plain = dtype == jnp.bfloat16 and config.quantization is None
     is_packed = is_plain and config.attention_backend != "xla" and native.is_available(native.LINEAR)
     is_packed = is_packed and config.parallel.num_devices == 1
+    precision = Precision(dtype, is_int8=config.quantization == "int8", is_packed=is_packed)
     if config.use_random_weights:
-        is_int8 = config.quantization == "int8"
-        precision = Precision(dtype, is_int8=is_int8, is_packed=is_packed)
         return random_decoder(model, precision, layout=layout)
+    if checkpoint.artifact is not None:
+        return read_decoder(checkpoint, model, precision, config.parallel)
     return load_decoder(checkpoint, model, dtype, config.quantization, is_packed=is_packed, layout=layout)
 
 
-def _open(model: str, config: EngineConfig) -> Checkpoint:
+def open_model(model: str | Checkpoint, config: EngineConfig | None) -> Checkpoint:
     """The checkpoint, which may lack its weights where none are read."""
-    if config.use_random_weights and Path(model).is_dir():
+    if isinstance(model, Checkpoint):
+        return model
+    if config is not None and config.use_random_weights and Path(model).is_dir():
         return open_without_weights(Path(model))
     return open_checkpoint(model)
 

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -155,6 +156,15 @@ class LLMEngine:
         self.check_idle()
         self._runner.update_weights(stages)
         self._scheduler.forget_prefixes()
+
+    @property
+    def num_pages(self) -> int:
+        """KV pages, the null page included."""
+        return self._runner.num_pages
+
+    def export(self, directory: Path) -> dict[str, str]:
+        """Writes weights and foreseen programs into an artifact: see `Runner.export`."""
+        return self._runner.export(directory)
 
     def release(self) -> None:
         """Gives the memory of weights and KV pages back; the engine cannot be used after."""

@@ -12,7 +12,8 @@ from typing import Any
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.driver import Driver
 from headrace.engines.errors import ConfigError, ModelError, RequestError, RowError
-from headrace.engines.llm.assembly import Overrides, Replacements, assemble, load_replicas
+from headrace.engines.llm.artifacts import stored_config, write_artifact
+from headrace.engines.llm.assembly import Overrides, Replacements, assemble, load_replicas, open_model
 from headrace.engines.llm.conversation import ChatOptions, Message
 from headrace.engines.llm.draft import Draft
 from headrace.engines.llm.engine_config import EngineConfig
@@ -20,7 +21,7 @@ from headrace.engines.llm.families import read_model_config
 from headrace.engines.llm.prompts import EncodeOptions, Prompt, TextRequest, list_params, list_prompts
 from headrace.engines.llm.request import LLMRequest, OutputKind, RequestOutput
 from headrace.engines.llm.sampling_params import SamplingParams
-from headrace.engines.llm.streams import OnOutput, stream_outputs
+from headrace.engines.llm.streams import OnOutput, errors_to_outputs, finished, stream_outputs
 from headrace.engines.partition import PartitionRules
 from headrace.engines.replicas import ReplicatedDriver
 
@@ -63,8 +64,10 @@ class LLM:
     ) -> None:
         started_s = time.monotonic()
         replaced = Replacements(tokenizer=tokenizer, chat_template=chat_template, hf_overrides=hf_overrides)
-        config, draft = _choose_draft(config or EngineConfig(), speculative_model)
-        made = assemble(model, config, replaced, num_replicas, draft, partition_rules)
+        checkpoint = open_model(model, config)
+        config = config or stored_config(checkpoint) or EngineConfig()
+        config, draft = _choose_draft(config, speculative_model)
+        made = assemble(checkpoint, config, replaced, num_replicas, draft, partition_rules)
         self.config, self.model_config = made.config, made.model_config
         self.max_model_len = made.max_model_len
         self._checkpoint, self._tokenizer, self._encoder = made.checkpoint, made.tokenizer, made.encoder
@@ -235,9 +238,9 @@ class LLM:
             encoded = self._encoder.encode(request, request_id, submit_time_s)
         except RequestError as error:
             failed = RequestOutput(request_id=request_id, error=RowError.of(error), metadata=request.metadata)
-            return _finished(failed)
+            return finished(failed)
         inner = self._driver.submit(encoded, on_output=on_output, timeout_s=timeout_s)
-        return _errors_to_outputs(inner, encoded)
+        return errors_to_outputs(inner, encoded)
 
     def count_tokens(self, text_or_conversation: Prompt, chat: ChatOptions | None = None) -> int:
         """Tokens of a text, or of a conversation under the chat template.
@@ -322,6 +325,32 @@ class LLM:
             driver.call(lambda engine=engine, stages=stages: engine.update_weights(stages))
         self._checkpoint = checkpoint
 
+    def save_artifact(self, path: str | Path) -> None:
+        """Writes weights, tokenizer, config and the programs of all that was announced to a new directory.
+
+        `LLM(path)` starts from it without tracing or compiling, on a machine of the same kind. A program
+        that the engine has not compiled yet is compiled for it.
+
+        Raises:
+          ConfigError: there is something at this place.
+          EngineError: a program cannot be written.
+        """
+        write_artifact(Path(path), self._engine, self.config, self._checkpoint, self._tokenizer)
+
+    @classmethod
+    def load_artifact(cls, path: str | Path, **options: Any) -> "LLM":
+        """The engine that `save_artifact` or `headrace compile` wrote, as it was set up then.
+
+        `options` are those of the constructor; another `config` takes the place of the stored one.
+
+        Raises:
+          ModelError: there is no artifact, it is damaged, or its weights are laid out for another machine.
+        """
+        checkpoint = open_checkpoint(str(path))
+        if checkpoint.artifact is None:
+            raise ModelError(f"{str(path)!r} is a model and no artifact: take LLM(...)")
+        return cls(checkpoint, **options)
+
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and the seconds that loading took."""
         each = [engine.metrics() for engine in self._engines]
@@ -381,35 +410,3 @@ def _choose_draft(config: EngineConfig, model: str | LLM | None) -> tuple[Engine
     chosen = config.speculative.replace(method="draft_model", speculative_model=spec)
     draft = None if isinstance(model, str) else model.as_draft()
     return replace(config, speculative=chosen), draft
-
-
-def _finished(output: RequestOutput) -> "Future[RequestOutput]":
-    future: Future[RequestOutput] = Future()
-    future.set_result(output)
-    return future
-
-
-def _errors_to_outputs(future: "Future[RequestOutput]", request: LLMRequest) -> "Future[RequestOutput]":
-    """The same future, but a refused request gives an output that says why."""
-    outer: Future[RequestOutput] = Future()
-    outer.set_running_or_notify_cancel()
-
-    def forward(inner: "Future[RequestOutput]") -> None:
-        error = inner.exception()
-        if error is None:
-            outer.set_result(inner.result())
-        elif isinstance(error, RequestError):
-            outer.set_result(
-                RequestOutput(
-                    request_id=request.request_id,
-                    prompt_token_ids=request.prompt_token_ids,
-                    metadata=request.metadata,
-                    quality_flags=request.quality_flags,
-                    error=RowError.of(error),
-                )
-            )
-        else:
-            outer.set_exception(error)
-
-    future.add_done_callback(forward)
-    return outer

@@ -1,7 +1,6 @@
 """The device programs as they are compiled: traced for a bucket and a variant, before any row is there."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.llm.attention import choose_backend
 from headrace.engines.llm.batch import (
     DecodeBatch,
@@ -147,12 +145,12 @@ class Lowering:
         return {**arguments, "extras": self._no_extras(num_rows, key.variant)}
 
     def made_from(self) -> dict[str, str]:
-        """All that a program depends on beside its key and its arguments."""
-        options = CompilationConfig(xla_options=self._config.compilation.xla_options)
+        """All that a program depends on beside its key and its arguments: of the config, what is traced."""
         return {
             "engine": "text",
             "model": repr(self._model),
-            "engine config": repr(replace(self._config, compilation=options)),
+            "XLA options": repr(self._config.compilation.xla_options),
+            "speculation": repr(self.speculation),
             "shapes": repr(self._shapes),
             "backend": self._backend,
             "devices": describe(self._layout, self.weights),

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 from flax import nnx
 
 from headrace.engines.buckets import pick_bucket
+from headrace.engines.checkpoints.artifact import PROGRAMS, write_weights
 from headrace.engines.errors import ConfigError
 from headrace.engines.llm.attention import choose_backend
 from headrace.engines.llm.batch import (
@@ -47,7 +49,8 @@ from headrace.engines.llm.variants import (
     needs_of,
     programs_for,
 )
-from headrace.engines.program_store import open_program_store
+from headrace.engines.prepared import named_arrays
+from headrace.engines.program_store import ProgramStore, ReadyPrograms, open_program_store
 from headrace.engines.programs import ProgramKey, Programs
 
 SMALL_BUCKETS_AFTER_S = 10.0
@@ -84,6 +87,7 @@ class Runner:
         max_model_len: int,
         dtype: jnp.dtype,
         draft: Draft | None = None,
+        ready: ReadyPrograms | None = None,
     ) -> None:
         """`stages` are those of the model's pipeline, a single one where it has none."""
         decoder, layout = stages[-1]
@@ -105,6 +109,7 @@ class Runner:
         self._config = config
         self._max_model_len = max_model_len
         self._vocab_size = decoder.config.vocab_size
+        self.num_pages = num_pages
         self.shapes = choose_shapes(config, max_model_len)
         self.num_dispatches = 0
         self.padding_tokens = 0
@@ -118,7 +123,7 @@ class Runner:
             plan,
             self._lowering.lower,
             self._lowering.example,
-            open_program_store(config.compilation.cache_dir, self._lowering.made_from()),
+            open_program_store(config.compilation.cache_dir, self._lowering.made_from(), ready),
             self._lowering.devices,
         )
 
@@ -214,6 +219,14 @@ class Runner:
             num_steps = int(sampled.counts.max())
             self.padding_tokens += key.size * num_steps - int(sampled.counts.sum())
         return sampled
+
+    def export(self, directory: Path) -> dict[str, str]:
+        """Writes weights and foreseen programs into an artifact; by parts, all that programs depend on."""
+        write_weights(directory, named_arrays(self._weights))
+        lowering = Lowering(self.decoder, self._cache, self._config, self.shapes, self._draft)
+        store = ProgramStore(directory / PROGRAMS, lowering.made_from())
+        self.programs.export(store, self.programs.planned, lowering.lower)
+        return store.made_from
 
     def update_weights(self, stages: Sequence[Stage]) -> None:
         """Puts other weights of the same shapes in the place of those that are there."""

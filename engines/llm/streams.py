@@ -1,12 +1,12 @@
-"""Futures and callbacks of an engine's thread, read from asyncio."""
+"""Futures and callbacks of an engine's thread, as callers and asyncio read them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 
-from headrace.engines.errors import EngineError
-from headrace.engines.llm.request import RequestOutput
+from headrace.engines.errors import EngineError, RequestError, RowError
+from headrace.engines.llm.request import LLMRequest, RequestOutput
 
 OnOutput = Callable[[RequestOutput], None]
 
@@ -44,6 +44,39 @@ async def stream_outputs(
             submitting.add_done_callback(lambda _: _abort(abort))
         elif not is_over and submitting.exception() is None:
             _abort(abort)
+
+
+def finished(output: RequestOutput) -> "Future[RequestOutput]":
+    """A future that is done."""
+    future: Future[RequestOutput] = Future()
+    future.set_result(output)
+    return future
+
+
+def errors_to_outputs(future: "Future[RequestOutput]", request: LLMRequest) -> "Future[RequestOutput]":
+    """The same future, but a refused request gives an output that says why."""
+    outer: Future[RequestOutput] = Future()
+    outer.set_running_or_notify_cancel()
+
+    def forward(inner: "Future[RequestOutput]") -> None:
+        error = inner.exception()
+        if error is None:
+            outer.set_result(inner.result())
+        elif isinstance(error, RequestError):
+            outer.set_result(
+                RequestOutput(
+                    request_id=request.request_id,
+                    prompt_token_ids=request.prompt_token_ids,
+                    metadata=request.metadata,
+                    quality_flags=request.quality_flags,
+                    error=RowError.of(error),
+                )
+            )
+        else:
+            outer.set_exception(error)
+
+    future.add_done_callback(forward)
+    return outer
 
 
 def _abort(abort: Callable[[], None]) -> None:

@@ -46,8 +46,13 @@ class PromptTokenizer:
         return self._tokenizer.wrapped
 
     @property
+    def chat_template(self) -> str | dict[str, str] | None:
+        """The template that is in force, or several by their names."""
+        return self._chat_template or self._tokenizer.chat_template
+
+    @property
     def has_chat_template(self) -> bool:
-        return bool(self._chat_template or self._tokenizer.chat_template)
+        return bool(self.chat_template)
 
     def encode(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
         """Tokens of a plain prompt, begun as the model's tokenizer begins a text, unless told otherwise."""

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import count
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from headrace.audio import AudioError, AudioSource, VadError
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.driver import Driver
-from headrace.engines.errors import EngineError, RequestError, RowError
+from headrace.engines.errors import EngineError, ModelError, RequestError, RowError
+from headrace.engines.whisper.artifacts import stored_config, write_artifact
 from headrace.engines.whisper.channels import (
     ChannelGathering,
     Channels,
@@ -28,7 +30,6 @@ from headrace.engines.whisper.results import Transcription
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_CONFIG = WhisperConfig()
 DEFAULT_OPTIONS = TranscribeOptions()
 
 ResultT = TypeVar("ResultT", Transcription, ChannelTranscriptions)
@@ -37,16 +38,19 @@ ResultT = TypeVar("ResultT", Transcription, ChannelTranscriptions)
 class WhisperEngine:
     """Transcribes recordings: many at a time, their windows side by side in one batch.
 
-    `model` is a model spec or an open checkpoint. Threads may share an engine.
+    `model` is a model spec or an open checkpoint. Threads may share an engine. Without a config an artifact
+    is set up as it was when it was saved, any other model by the defaults.
 
     Raises:
       ModelError: the model cannot be loaded.
       ConfigError: the config does not fit the model.
     """
 
-    def __init__(self, model: str | Checkpoint, config: WhisperConfig = DEFAULT_CONFIG) -> None:
+    def __init__(self, model: str | Checkpoint, config: WhisperConfig | None = None) -> None:
         started = time.monotonic()
         checkpoint = open_checkpoint(model) if isinstance(model, str) else model
+        config = config or stored_config(checkpoint) or WhisperConfig()
+        self._checkpoint = checkpoint
         loaded = load(checkpoint, config)
         loaded_at = time.monotonic()
         self.config = config
@@ -174,9 +178,35 @@ class WhisperEngine:
         gathering.start()
         return gathering.future
 
+    def save_artifact(self, path: str | Path) -> None:
+        """Writes weights, tokenizer, config and all programs to a new directory.
+
+        `WhisperEngine(path)` starts from it without tracing or compiling, on a machine of the same kind.
+
+        Raises:
+          ConfigError: there is something at this place.
+          EngineError: a program cannot be written.
+        """
+        write_artifact(Path(path), self._runner, self.config, self._checkpoint)
+
+    @classmethod
+    def load_artifact(cls, path: str | Path, config: WhisperConfig | None = None) -> "WhisperEngine":
+        """The engine that `save_artifact` or `headrace compile` wrote, as it was set up then, or as told.
+
+        Raises:
+          ModelError: there is no artifact, it is damaged, or its weights are laid out for another machine.
+        """
+        checkpoint = open_checkpoint(str(path))
+        if checkpoint.artifact is None:
+            raise ModelError(f"{str(path)!r} is a model and no artifact: take WhisperEngine(...)")
+        return cls(checkpoint, config)
+
     def metrics(self) -> dict[str, float]:
         """Counters that only grow, and the seconds that loading and compiling took."""
-        compiles = {"compiles": float(self._runner.num_compiles)}
+        compiles = {
+            "compiles": float(self._runner.num_compiles),
+            "programs_read": float(self._runner.num_loads),
+        }
         return {**self._core.counters, **self._runner.counters, **compiles, **self._times}
 
     def close(self) -> None:

@@ -1,12 +1,14 @@
 """The products of a Whisper model, with what stands before and after them: in plain XLA, or in the native
 kernel of a CPU, which takes norm, bias, activation and residual in one pass."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Float, Float32, Shaped
 
 from headrace.engines import native
 from headrace.engines.quantization import quantize_int8
@@ -32,18 +34,12 @@ class Linear(nnx.Module):
     """A product with float32 sums, and a bias."""
 
     def __init__(self, pair: Pair, form: Form) -> None:
-        weight, bias = pair
-        self.num_out, self.num_in = weight.shape
+        self.num_out, self.num_in = pair[0].shape
         self.dtype = form.dtype
         self.is_native = form.kind == "packed"
-        scale = None
-        if self.is_native:
-            weight, bias = native.pack_linear(weight, bias)
-        elif form.kind == "int8":
-            kernel, scale = quantize_int8(np.asarray(weight, np.float32).T)
-            weight = jnp.asarray(np.ascontiguousarray(kernel.T))
+        weight, scale, bias = (_outlined if form.is_outline else _kept)(*pair, form)
         self.weight = nnx.Param(weight)
-        self.scale = None if scale is None else nnx.Param(jnp.asarray(scale))
+        self.scale = None if scale is None else nnx.Param(scale)
         self.bias = None if bias is None else nnx.Param(bias)
 
     def __call__(
@@ -73,6 +69,35 @@ class Linear(nnx.Module):
         if self.bias is None:
             return y
         return y + jnp.expand_dims(self.bias[...], tuple(range(y.ndim - 1)))
+
+
+class _Kept(NamedTuple):
+    """The arrays of a product, in its form."""
+
+    weight: Shaped[Array, "..."]
+    scale: Float32[Array, " out"] | None
+    bias: Float32[Array, " padded"] | None
+
+
+def _kept(weight: Float[Array, "out in"], bias: Float32[Array, " out"] | None, form: Form) -> _Kept:
+    if form.kind == "packed":
+        packed = native.pack_linear(weight, bias)
+        return _Kept(packed.weight, None, packed.bias)
+    if form.kind == "int8":
+        kernel, scale = quantize_int8(np.asarray(weight, np.float32).T)
+        return _Kept(jnp.asarray(np.ascontiguousarray(kernel.T)), jnp.asarray(scale), bias)
+    return _Kept(weight, None, bias)
+
+
+def _outlined(weight: Float[Array, "out in"], bias: Float32[Array, " out"] | None, form: Form) -> _Kept:
+    """As `_kept`, of values that are but traced."""
+    num_out, num_in = weight.shape
+    if form.kind == "packed":
+        packed = jnp.zeros(native.packed_shape(num_in, num_out), jnp.bfloat16)
+        return _Kept(packed, None, native.packed_bias(bias, num_out))
+    if form.kind == "int8":
+        return _Kept(weight.astype(jnp.int8), jnp.zeros(num_out, jnp.float32), bias)
+    return _Kept(weight, None, bias)
 
 
 class Convolution(nnx.Module):

@@ -11,7 +11,9 @@ from headrace.audio import VadError, silero_judge
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ConfigError
 from headrace.engines.precision import resolve_dtype
+from headrace.engines.program_store import ReadyPrograms
 from headrace.engines.whisper.alignment import alignment_heads
+from headrace.engines.whisper.artifacts import read_model, ready_programs
 from headrace.engines.whisper.beams import num_candidates
 from headrace.engines.whisper.config import ModelDims, TranscribeOptions, WhisperConfig
 from headrace.engines.whisper.logit_rules import decoding_rules
@@ -45,6 +47,7 @@ class LoadedModel:
     decoding: Decoding
     defaults: TranscribeOptions
     config: WhisperConfig
+    ready: ReadyPrograms | None
 
     def runner(self) -> Runner:
         """The slots and the compiled programs."""
@@ -57,6 +60,7 @@ class LoadedModel:
                 best_of=self.config.best_of,
                 length_penalty=self.config.length_penalty,
             ),
+            ready=self.ready,
         )
 
 
@@ -112,20 +116,29 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
         languages=_languages(config, tokenizer.special),
         alignment_heads=alignment_heads(generation.get("alignment_heads"), dims),
     )
-    model = WhisperModel(
-        Weights(checkpoint, dims, dtype, config.quantization), dims, has_beams=config.beam_size > 1
+    if checkpoint.artifact is not None:
+        model = read_model(checkpoint, dims, dtype, config)
+    else:
+        weights = Weights(checkpoint, dims, dtype, config.quantization)
+        model = WhisperModel(weights, dims, has_beams=config.beam_size > 1)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        decoding=decoding,
+        defaults=defaults,
+        config=config,
+        ready=ready_programs(checkpoint),
     )
-    return LoadedModel(model=model, tokenizer=tokenizer, decoding=decoding, defaults=defaults, config=config)
 
 
 def _read_settings(checkpoint: Checkpoint, config: WhisperConfig) -> _Settings:
     dims = ModelDims.of(checkpoint.config)
     generation = {**checkpoint.generation_config, **config.generation_config}
-    tokenizer = checkpoint.tokenizer()
+    tokenizer = checkpoint.fast_tokenizer()
     is_multilingual = config.is_multilingual
     if is_multilingual is None:
         is_multilingual = generation.get("is_multilingual", dims.num_vocab >= MULTILINGUAL_VOCAB)
-    special = special_tokens(generation, tokenizer.get_added_vocab(), is_multilingual=bool(is_multilingual))
+    special = special_tokens(generation, tokenizer.added_tokens, is_multilingual=bool(is_multilingual))
     defaults = default_options(config, generation)
     try:
         resolve(defaults, special)

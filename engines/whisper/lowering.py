@@ -24,7 +24,7 @@ class Lowering:
     """Traces the programs of one model: admit by frames, burst by slots, restart, enter, align by tokens."""
 
     def __init__(self, model: WhisperModel, slots: Slots, decoding: Decoding, encoder_batch: int) -> None:
-        graph, self.params = nnx.split(model)
+        self.graph, self.params = graph, _ = nnx.split(model)
         self._decoding = decoding
         self._encoder_batch = encoder_batch
         self._backend = type(model.decoder.layers[0].backend).__name__

@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from headrace.engines.buckets import growing_buckets, pick_bucket
+from headrace.engines.checkpoints.artifact import PROGRAMS, write_weights
 from headrace.engines.compilation_config import AUTO, CompilationConfig
-from headrace.engines.program_store import open_program_store
+from headrace.engines.prepared import named_arrays
+from headrace.engines.program_store import ProgramStore, ReadyPrograms, open_program_store
 from headrace.engines.programs import ProgramKey, Programs
 from headrace.engines.whisper.alignment import Attended, Known
 from headrace.engines.whisper.beams import EndedTexts, Text, likeliest
@@ -85,7 +89,13 @@ class Runner:
     """Owns the slots and the compiled programs; one dispatch reads back once."""
 
     def __init__(
-        self, model: WhisperModel, decoding: Decoding, *, encoder_batch: int, limits: Limits
+        self,
+        model: WhisperModel,
+        decoding: Decoding,
+        *,
+        encoder_batch: int,
+        limits: Limits,
+        ready: ReadyPrograms | None = None,
     ) -> None:
         self.encoder_batch = encoder_batch
         self.counters: dict[str, float] = dict.fromkeys(
@@ -98,13 +108,14 @@ class Runner:
         self._jobs: dict[int, Job] = {}
         self._drawn: dict[int, list[Text]] = {}
         lowering = Lowering(model, self._slots, decoding, encoder_batch)
-        self._params, plan = lowering.params, lowering.plan()
+        self._graph, self._params = lowering.graph, lowering.params
+        plan = lowering.plan()
         self._programs = Programs(
             CompilationConfig(num_compile_workers=len(plan)),
             plan,
             lowering.lower,
             lowering.example,
-            open_program_store(AUTO, lowering.made_from()),
+            open_program_store(AUTO, lowering.made_from(), ready),
         )
         self._programs.precompile()
 
@@ -116,6 +127,22 @@ class Runner:
     def num_compiles(self) -> int:
         """Programs that were compiled, and not read from the store."""
         return self._programs.num_compiles
+
+    @property
+    def num_loads(self) -> int:
+        """Programs that were read, from the store or an artifact."""
+        return self._programs.num_loads
+
+    def export(self, directory: Path) -> dict[str, str]:
+        """Writes weights and all programs into an artifact; by parts, all that programs depend on."""
+        write_weights(directory, named_arrays(self._params))
+        model = nnx.merge(self._graph, self._params)
+        lowering = Lowering(model, self._slots, self._decoding, self.encoder_batch)
+        store = ProgramStore(directory / PROGRAMS, lowering.made_from())
+        aligns = [ProgramKey("align", size) for size in self._align_buckets()]
+        keys = [*lowering.plan(), ProgramKey("enter", 1), *aligns]
+        self._programs.export(store, keys, lowering.lower)
+        return store.made_from
 
     def close(self) -> None:
         """Frees the threads that compile."""
@@ -154,8 +181,7 @@ class Runner:
 
     def align(self, job: Job, tokens: Sequence[int]) -> Attended:
         """What known tokens look at in the window of a slot, which must not have been filled anew."""
-        buckets = growing_buckets(min(32, self._decoding.max_length), self._decoding.max_length)
-        padded = np.zeros(pick_bucket(buckets, len(tokens)), np.int32)
+        padded = np.zeros(pick_bucket(self._align_buckets(), len(tokens)), np.int32)
         padded[: len(tokens)] = tokens
         positions = -(-len(job.waveform) // 320)
         known = Known(
@@ -226,6 +252,9 @@ class Runner:
             return self._decoding.dims.num_frames
         wanted = -(-len(job.waveform) // FRAME_SAMPLES) + MARGIN_FRAMES
         return next((size for size in self._decoding.contexts if size >= wanted), self._decoding.contexts[-1])
+
+    def _align_buckets(self) -> tuple[int, ...]:
+        return growing_buckets(min(32, self._decoding.max_length), self._decoding.max_length)
 
     def _arrival(self, jobs: Sequence[Job], num_frames: int) -> Arrival:
         waveform = np.zeros((len(jobs), num_frames * FRAME_SAMPLES), np.float32)

@@ -3,14 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
-
+from headrace.engines.checkpoints.fast_tokenizer import FastTokenizer
 from headrace.engines.errors import ModelError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 NUM_TIMESTAMPS = 1501
 """Timestamp tokens, from <|0.00|> to <|30.00|>."""
@@ -85,7 +81,7 @@ class SpecialTokens:
 class WhisperTokenizer:
     """Text of token ids, and the special tokens of the vocabulary."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerFast", special: SpecialTokens) -> None:
+    def __init__(self, tokenizer: FastTokenizer, special: SpecialTokens) -> None:
         self._tokenizer = tokenizer
         self._language_of = {token: code for code, token in special.languages.items()}
         self.special = special
@@ -94,16 +90,19 @@ class WhisperTokenizer:
         """Tokens of a text that counts as said before, the last ones where there are too many."""
         if not text.strip():
             return ()
-        ids = self._tokenizer.encode(f" {text.strip()}", add_special_tokens=False)
+        if self._tokenizer.decodes_only:
+            raise ModelError(
+                "this model's tokenizer can only decode, since its directory has no tokenizer.json: prompts "
+                "and hotwords need the tokenizer.json of the same Whisper size beside model.bin"
+            )
+        ids = self._tokenizer.backend.encode(f" {text.strip()}", add_special_tokens=False).ids
         plain = [token for token in ids if self.special.is_text(token)]
         return tuple(plain[-max_tokens:]) if max_tokens > 0 else ()
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Text of the tokens that stand for text; the others are passed over."""
         ids = [token for token in token_ids if self.special.is_text(token)]
-        text = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
+        return self._tokenizer.backend.decode(ids, skip_special_tokens=False)
 
     def words(self, token_ids: Sequence[int], language: str | None) -> list[tuple[str, tuple[int, ...]]]:
         """The text's words with their tokens; single characters or so where a language has no spaces."""
@@ -185,6 +184,8 @@ def language_code(language: str) -> str:
     Raises:
       ValueError: not one of Whisper's languages.
     """
+    from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE  # takes a second
+
     name = language.strip().lower().removeprefix("<|").removesuffix("|>")
     if name in TO_LANGUAGE_CODE.values():
         return name

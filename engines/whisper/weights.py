@@ -1,7 +1,7 @@
 """Tensors of a Whisper checkpoint in the form that the model takes."""
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence, Set
+from typing import Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,8 @@ class Form(NamedTuple):
     """What enters the product."""
     kind: Literal["plain", "packed", "int8"]
     """As they are, in the native kernel's order, or in 8 bits with a float32 scale for each output."""
+    is_outline: bool = False
+    """Whether the weights are but traced, for their shapes."""
 
 
 class Weights:
@@ -37,7 +39,7 @@ class Weights:
         quantization: Quantization | None = None,
     ) -> None:
         self._checkpoint = checkpoint
-        self._names = set(checkpoint.tensor_names())
+        self._names = set(self._tensor_names())
         self._prefix = "" if "encoder.conv1.weight" in self._names else "model."
         self._dims = dims
         self.dtype = dtype
@@ -80,7 +82,13 @@ class Weights:
         full = self._prefix + name
         if full not in self._names:
             raise ModelError(f"the checkpoint lacks tensor {full}: it is not a whole Whisper model")
-        return self._checkpoint.tensor(full)
+        return self._tensor(full)
+
+    def _tensor_names(self) -> Set[str]:
+        return self._checkpoint.tensor_names()
+
+    def _tensor(self, name: str) -> np.ndarray:
+        return self._checkpoint.tensor(name)
 
     def _bias(self, name: str, size: int) -> Float32[Array, " out"]:
         if f"{self._prefix}{name}.bias" not in self._names:
@@ -106,6 +114,37 @@ class Weights:
             got = self._read(name).shape
             if got != shape:
                 raise ModelError(f"tensor {name} has shape {got}, config.json asks for {shape}")
+
+
+class Outline(Weights):
+    """Tensors of which only the shapes are known, within a trace that makes modules."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, dims: ModelDims, dtype: jnp.dtype, quantization: Quantization | None
+    ) -> None:
+        assert checkpoint.artifact is not None
+        self._shapes = cast("Mapping[str, tuple[int, ...]]", checkpoint.artifact.tensor_shapes)
+        super().__init__(checkpoint, dims, dtype, quantization)
+        self.plain_form = self.plain_form._replace(is_outline=True)
+        self.form = self.form._replace(is_outline=True)
+
+    def array(self, name: str, dtype: jnp.dtype | type | None = None) -> Float[Array, "..."]:
+        return jnp.zeros(self._read(name).shape, dtype or self.dtype)
+
+    def fused(self, names: Sequence[str], num_heads: int | None = None) -> Pair:
+        num_in = self._read(f"{names[0]}.weight").shape[1]
+        num_out = sum(self._read(f"{name}.weight").shape[0] for name in names)
+        return jnp.zeros((num_out, num_in), self.product_dtype), jnp.zeros(num_out, jnp.float32)
+
+    def convolution(self, name: str) -> Pair:
+        num_out, num_in, width = self._read(f"{name}.weight").shape
+        return jnp.zeros((num_out, num_in * width), self.dtype), jnp.zeros(num_out, jnp.float32)
+
+    def _tensor_names(self) -> Set[str]:
+        return self._shapes.keys()
+
+    def _tensor(self, name: str) -> np.ndarray:
+        return np.broadcast_to(np.float32(0.0), self._shapes[name])  # takes no memory
 
 
 def slot_bytes(dims: ModelDims, dtype: jnp.dtype, beam_size: int = 1) -> int:

@@ -34,8 +34,8 @@ def multilingual(whisper_base_checkpoint: Checkpoint) -> WhisperTokenizer:
 
 def _tokenizer(checkpoint: Checkpoint, *, is_multilingual: bool) -> WhisperTokenizer:
     """The tokenizer as an engine has it, without the weights."""
-    tokenizer = checkpoint.tokenizer()
-    added = tokenizer.get_added_vocab()
+    tokenizer = checkpoint.fast_tokenizer()
+    added = tokenizer.added_tokens
     special = special_tokens(checkpoint.generation_config, added, is_multilingual=is_multilingual)
     return WhisperTokenizer(tokenizer, special)
 

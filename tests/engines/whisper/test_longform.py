@@ -19,7 +19,7 @@ def attempt(tokenizer: WhisperTokenizer, *parts: float | str, language: str = "e
     ids: list[int] = []
     for part in parts:
         if isinstance(part, str):
-            ids += tokenizer._tokenizer.encode(part, add_special_tokens=False)
+            ids += tokenizer._tokenizer.backend.encode(part, add_special_tokens=False).ids
         else:
             ids.append(tokenizer.special.timestamp_begin + round(part / 0.02))
     return Attempt(

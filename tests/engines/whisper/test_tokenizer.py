@@ -7,7 +7,7 @@ from headrace.engines.whisper.tokenizer import DETECT, WhisperTokenizer, special
 
 
 def encode(tokenizer: WhisperTokenizer, text: str) -> list[int]:
-    return tokenizer._tokenizer.encode(text, add_special_tokens=False)
+    return tokenizer._tokenizer.backend.encode(text, add_special_tokens=False).ids
 
 
 def test_english_only_prompts_have_no_language_and_say_notimestamps(english: WhisperTokenizer):
@@ -25,7 +25,7 @@ def test_multilingual_prompts_name_language_and_task(multilingual: WhisperTokeni
 
 
 def test_special_tokens_come_from_the_tokenizer_where_the_config_is_silent(multilingual: WhisperTokenizer):
-    added = multilingual._tokenizer.get_added_vocab()
+    added = multilingual._tokenizer.added_tokens
     assert special_tokens({}, added, is_multilingual=True) == multilingual.special
 
 
