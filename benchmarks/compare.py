@@ -4,10 +4,12 @@
     python benchmarks/compare.py whisper --table speech.jsonl --output build/bench-whisper
 
 Every engine has a process, and but for headrace a virtual environment, of its own. Rounds go A B C A B C; a
-finished round is kept under --output, so that a comparison that was broken off goes on. A peer that cannot be
-set up is named with the reason; one under half of the best peer's rate runs one round. The tables, RESULTS.md
-and results.json, are written after each round. Quality is the word error rate, or for texts the share of a
-row's tokens before the first that differs from headrace's own in float32.
+finished round is kept under --output (in a folder of the model's, where it is not the default one), so that a
+comparison that was broken off goes on. A peer that cannot be set up is named with the reason; one under half
+of the best peer's rate runs one round and is marked. The tables, RESULTS.md and results.json, are written
+after each round. --quick runs an eighth of one workload once, with one engine of each environment. Quality is
+the word error rate, or for texts the share of a row's tokens before the first that differs from headrace's
+own in float32.
 """
 
 import argparse
@@ -22,26 +24,32 @@ from typing import Any
 import peer_models
 from engines_compared import ENGINES, Engine
 from peer_environments import InstallError, environment
-from results import Round, write_results
+from results import Round, is_slow, write_results
 from workloads import Workload, audio_workloads, text_workloads
 
 from headrace.engines.checkpoints import open_checkpoint
 
 PEERS = Path(__file__).parent / "peers"
 ROUND_LIMIT_S = 3600
+DEFAULT_MODELS = {"llm": "demo:smollm2-135m", "whisper": "demo:whisper-tiny.en"}
+QUICK_WORKLOADS = {"llm": ["mixed-128"], "whisper": ["clips"]}
 
 
 def main() -> None:
     args = _arguments()
     args.output.mkdir(parents=True, exist_ok=True)
     workloads = [one for one in make_workloads(args) if not args.workloads or one.name in args.workloads]
+    compared = _engines(args)
     failures: dict[str, str] = {}
     for workload in workloads:
-        engines = [one for one in ENGINES[args.kind] if not args.engines or one.name in args.engines]
-        rounds = load_rounds(args.output, workload, engines)
+        rounds = load_rounds(args.output, workload, compared)
         for number in range(args.rounds):
-            for engine in engines:
-                if engine.name in failures or number < len(rounds[engine.name]) or _is_slow(engine, rounds):
+            for engine in compared:
+                if (
+                    engine.name in failures
+                    or number < len(rounds[engine.name])
+                    or is_slow(engine.name, rounds)
+                ):
                     continue
                 try:
                     done = run_round(engine, workload, number, args)
@@ -106,7 +114,7 @@ def run_round(engine: Engine, workload: Workload, number: int, args: argparse.Na
 
 def model_for(engine: Engine, args: argparse.Namespace, python: Path) -> str:
     """The model in the engine's own format, converted at the first call."""
-    models = args.output.parent / "models"
+    models = args.models
     models.mkdir(parents=True, exist_ok=True)
     match engine.model_format:
         case "headrace":
@@ -140,11 +148,12 @@ def load_all(args: argparse.Namespace, workloads: Sequence[Workload]) -> dict[st
     return {one.name: (one, load_rounds(args.output, one, ENGINES[args.kind])) for one in workloads}
 
 
-def _is_slow(engine: Engine, rounds: dict[str, list[Round]]) -> bool:
-    """Whether a peer has shown to take more than twice the time of the best one."""
-    mine = [one.seconds for one in rounds[engine.name]]
-    peers = [one.seconds for name, done in rounds.items() for one in done if not name.startswith("headrace")]
-    return bool(mine) and not engine.name.startswith("headrace") and min(mine) > 2 * min(peers)
+def _engines(args: argparse.Namespace) -> list[Engine]:
+    """Those that were named, else all; of a quick comparison the first of each environment."""
+    engines = [one for one in ENGINES[args.kind] if not args.engines or one.name in args.engines]
+    if args.quick and not args.engines:
+        return list({one.environment: one for one in reversed(engines)}.values())[::-1]
+    return engines
 
 
 def _round_path(output: Path, workload: Workload, engine: Engine, number: int) -> Path:
@@ -170,11 +179,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--environments", type=Path, default=Path("build/bench-environments"))
     parser.add_argument("--workloads", nargs="*", default=[])
     parser.add_argument("--engines", nargs="*", default=[], help="all where none is named")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="3 where none is given; of --quick 1")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--quick", action="store_true", help="an eighth of each workload")
+    parser.add_argument("--quick", action="store_true", help="an eighth of one workload, a few engines")
     args = parser.parse_args()
-    args.model = args.model or {"llm": "demo:smollm2-135m", "whisper": "demo:whisper-tiny.en"}[args.kind]
+    args.models = args.output.parent / "models"
+    args.rounds = args.rounds or (1 if args.quick else 3)
+    if args.model and args.model != DEFAULT_MODELS[args.kind]:
+        args.output /= peer_models.folder_name(args.model)
+    args.model = args.model or DEFAULT_MODELS[args.kind]
+    if args.quick:
+        args.output /= "quick"
+        args.workloads = args.workloads or QUICK_WORKLOADS[args.kind]
     if args.kind == "whisper" and args.table is None:
         parser.error("whisper wants --table, the recordings and what is said in them")
     return args

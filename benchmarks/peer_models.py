@@ -13,7 +13,7 @@ from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 
 def huggingface(spec: str, folder: Path) -> Path:
     """A directory in the Hugging Face layout, weights in float32, from any layout that headrace reads."""
-    target = folder / f"{_name(spec)}-huggingface"
+    target = folder / f"{folder_name(spec)}-huggingface"
     if not target.exists():
         partial = target.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -46,7 +46,7 @@ def openvino(source: Path, python: Path, task: str, weight_format: str) -> Path:
 
 def ctranslate2(spec: str, folder: Path) -> Path:
     """The directory of a model that is in the faster-whisper layout already, its parts joined."""
-    target = folder / f"{_name(spec)}-ctranslate2"
+    target = folder / f"{folder_name(spec)}-ctranslate2"
     if not target.exists():
         model = open_checkpoint(spec).model
         partial = target.with_suffix(".partial")
@@ -56,7 +56,8 @@ def ctranslate2(spec: str, folder: Path) -> Path:
     return target
 
 
-def _name(spec: str) -> str:
+def folder_name(spec: str) -> str:
+    """A spec as the name of a folder."""
     return "".join(letter if letter.isalnum() else "-" for letter in spec)
 
 

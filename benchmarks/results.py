@@ -72,8 +72,21 @@ def _row(workload: Workload, engine: str, rounds: Rounds) -> dict[str, Any]:
         "same_check": _same_check(mine[-1], rounds),
         "peak_bytes": max(one.peak_bytes for one in mine),
         "load_s": statistics.median(one.load_s for one in mine),
+        "is_slow": is_slow(engine, rounds),
         "versions": dict(mine[-1].versions),
     }
+
+
+def is_slow(engine: str, rounds: Rounds) -> bool:
+    """Whether a peer has shown to take more than twice the time of the best one."""
+    best = {
+        name: min(one.seconds for one in done) for name, done in rounds.items() if done and _is_peer(name)
+    }
+    return engine in best and best[engine] > 2 * min(best.values())
+
+
+def _is_peer(engine: str) -> bool:
+    return not engine.startswith("headrace")
 
 
 def _table(workload: Workload, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -100,7 +113,7 @@ def _table(workload: Workload, rows: Sequence[Mapping[str, Any]]) -> list[str]:
             "" if row["same_check"] is None else f"{row['same_check']} of 3",
             f"{row['peak_bytes'] / 2**20:.0f} MiB",
             f"{row['load_s']:.1f} s",
-            str(len(row["seconds"])),
+            f"{len(row['seconds'])}{' (under half the best peer)' * row['is_slow']}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
