@@ -1,8 +1,10 @@
 """CPU kernels in C++, where the wheel was built with a compiler; plain XLA takes their place elsewhere."""
 
+from headrace.engines.native.choose_token import Allowed, TokenKinds, choose_token
 from headrace.engines.native.draw import draw
 from headrace.engines.native.greedy_head import can_run_greedy_head, greedy_head
 from headrace.engines.native.kernels import (
+    CHOOSE_TOKEN,
     CROSS_ATTENTION,
     DRAW,
     ENCODER_ATTENTION,
@@ -33,6 +35,7 @@ from headrace.engines.native.linear import (
 
 __all__ = [
     "BEST_LEVEL",
+    "CHOOSE_TOKEN",
     "CROSS_ATTENTION",
     "DRAW",
     "ENCODER_ATTENTION",
@@ -44,11 +47,14 @@ __all__ = [
     "RESERVE",
     "SELF_ATTENTION",
     "SUMS",
+    "Allowed",
     "Epilogue",
     "Norm",
     "PackedLinear",
     "RowsOf",
+    "TokenKinds",
     "can_run_greedy_head",
+    "choose_token",
     "draw",
     "greedy_head",
     "interleave_gate",

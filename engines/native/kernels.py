@@ -20,8 +20,9 @@ CROSS_ATTENTION = "headrace_cross_attention"
 SELF_ATTENTION = "headrace_self_attention"
 RESERVE = "headrace_reserve"
 DRAW = "headrace_draw"
+CHOOSE_TOKEN = "headrace_choose_token"
 
-KERNELS = 4
+KERNELS = 5
 """Version of the kernels' arguments: the same number stands in linear.cc."""
 
 BFLOAT16_LEVEL = 3
@@ -37,9 +38,10 @@ _SYMBOLS = {
     SELF_ATTENTION: "HeadraceSelfAttention",
     RESERVE: "HeadraceReserve",
     DRAW: "HeadraceDraw",
+    CHOOSE_TOKEN: "HeadraceChooseToken",
 }
 
-_AT_ANY_LEVEL = (PAGED_ATTENTION, RESERVE, DRAW)
+_AT_ANY_LEVEL = (PAGED_ATTENTION, RESERVE, DRAW, CHOOSE_TOKEN)
 
 
 def is_available(kernel: str = PAGED_ATTENTION) -> bool:

@@ -35,7 +35,7 @@ class Frames(NamedTuple):
     slots: Int32[Array, " W"]
     """The slot that they lie in."""
     lengths: Int32[Array, " W"]
-    """How many of them hold audio, counted from the first; at least 1."""
+    """How many of them hold audio, counted from the first; 0 where nothing is asked for."""
 
 
 @runtime_checkable
@@ -63,7 +63,7 @@ class Attention(Protocol):
         ...
 
     def to_frames(self, q: Float[Array, "B D"], layer: LayerKV, frames: Frames) -> Float[Array, "B D"]:
-        """Attention of one query a row over the row's frames."""
+        """Attention of one query a row over the row's frames; some finite numbers where it has none."""
         ...
 
     def to_tokens(
@@ -117,7 +117,7 @@ class XlaAttention:
     def to_frames(self, q: Float[Array, "B D"], layer: LayerKV, frames: Frames) -> Float[Array, "B D"]:
         num_slots = len(frames.slots)
         k, v = (from_storage(x[:num_slots]) for x in layer)  # slot i is that of the i-th rows
-        seen = jnp.arange(k.shape[2], dtype=jnp.int32)[None] < frames.lengths[:, None]
+        seen = jnp.arange(k.shape[2], dtype=jnp.int32)[None] < jnp.maximum(frames.lengths, 1)[:, None]
         grouped = q.reshape(num_slots, -1, q.shape[1])
         return _attend_some(grouped, k, v, seen, self.num_heads).reshape(q.shape)
 

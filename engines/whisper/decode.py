@@ -5,12 +5,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int32, UInt32
+from jaxtyping import Array, Bool, Float32, Int32
 
 from headrace.audio import log_mel_batch
 from headrace.engines.whisper.attention import Frames, LayerKV
 from headrace.engines.whisper.beams import Beams, EndedTexts, choose_beams
-from headrace.engines.whisper.logit_rules import History, OnlyLanguages
+from headrace.engines.whisper.choose import apply_rules, choose, choose_in_xla, entry_at, history_of
+from headrace.engines.whisper.logit_rules import OnlyLanguages
 from headrace.engines.whisper.model import Read, WhisperModel
 from headrace.engines.whisper.repetition import extend_runs
 from headrace.engines.whisper.slots import Arrival, Decoding, Rows, Slots, enter
@@ -42,16 +43,19 @@ def decode_burst(
     size = decoding.beam_size
     rows: Rows = jax.tree.map(lambda x: x[: num_slots * size], slots.rows)
     ended = jax.tree.map(lambda x: x[:num_slots], slots.ended)
-    frames = Frames(jnp.arange(num_slots, dtype=jnp.int32), rows.num_frames[::size])
-    read = Read(slots.crosses, frames)
+    slot = jnp.arange(num_slots, dtype=jnp.int32)
+
+    def goes_on(burst: Burst) -> Bool[Array, " W"]:
+        return jnp.any(~burst.rows.finished.reshape(num_slots, size), axis=1)
 
     def unfinished(burst: Burst) -> Bool[Array, ""]:
-        goes_on = jnp.any(~burst.rows.finished.reshape(num_slots, size), axis=1)
-        active = jnp.sum(goes_on, dtype=jnp.int32)
+        active = jnp.sum(goes_on(burst), dtype=jnp.int32)
         return (burst.step < decoding.burst) & (active >= jnp.maximum(min_active, 1))
 
     def advance(burst: Burst) -> Burst:
-        return decode_step(model, read, burst, decoding)
+        # Reading the frames is half of a step's work: those of finished rows are left alone.
+        lengths = jnp.where(goes_on(burst), burst.rows.num_frames[::size], 0)
+        return decode_step(model, Read(slots.crosses, Frames(slot, lengths)), burst, decoding)
 
     done = lax.while_loop(unfinished, advance, Burst(rows, ended, slots.caches, jnp.int32(0)))
 
@@ -65,7 +69,7 @@ def decode_burst(
 def decode_step(model: WhisperModel, read: Read, burst: Burst, decoding: Decoding) -> Burst:
     """The burst one token later; finished rows stay as they are."""
     rows = burst.rows
-    token = _at(rows.tokens, rows.position)
+    token = entry_at(rows.tokens, rows.position)
     logits, caches = model.decoder.step(token, burst.caches, read, rows.position)
     at_sot = (token == decoding.special.sot) & (rows.position < rows.prompt_len) & ~rows.finished
     rows = lax.cond(
@@ -74,15 +78,14 @@ def decode_step(model: WhisperModel, read: Read, burst: Burst, decoding: Decodin
         lambda rows: rows,
         rows,
     )
-    history = _history(rows, decoding.special)
-    for rule in decoding.rules:
-        logits = rule(logits, history)
-    sampled, logprob = _sample(logits, rows, decoding)
     new = burst._replace(caches=caches, step=burst.step + 1)
     if decoding.beam_size > 1:
+        logits = apply_rules(logits, history_of(rows, decoding.special), decoding)
+        sampled, logprob = choose_in_xla(logits, rows, decoding)
         logprobs = logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
         return _search(model, new._replace(rows=rows), logprobs, (sampled, logprob), decoding)
-    return new._replace(rows=append(rows, sampled, logprob, decoding.special))
+    token, logprob = choose(logits, rows, decoding)
+    return new._replace(rows=append(rows, token, logprob, decoding.special))
 
 
 def _search(
@@ -132,49 +135,14 @@ def _read_sot(
     if not special.is_multilingual:
         return rows
     only = OnlyLanguages(decoding.languages)
-    masked = only(logits, _history(rows, special))
+    masked = only(logits, history_of(rows, special))
     best = jnp.argmax(masked, axis=-1).astype(jnp.int32)
     probability = jnp.max(jax.nn.softmax(masked, axis=-1), axis=-1)
-    detect = at_sot & (_at(rows.tokens, rows.position + 1) == DETECT)
+    detect = at_sot & (entry_at(rows.tokens, rows.position + 1) == DETECT)
     return rows._replace(
         tokens=_put(rows.tokens, rows.position + 1, best, detect),
         language_prob=jnp.where(detect, probability, rows.language_prob),
     )
-
-
-def _sample(
-    logits: Float32[Array, "B V"], rows: Rows, decoding: Decoding
-) -> tuple[Int32[Array, " B"], Float32[Array, " B"]]:
-    """The next token of every row and its log-probability, from logits after the rules."""
-    num_generated = jnp.maximum(rows.position + 1 - rows.prompt_len, 0)
-    hot = rows.temperature > 0
-
-    def greedy() -> Int32[Array, " B"]:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-
-    def sampled() -> Int32[Array, " B"]:
-        # Row by row: few rows are hot, and noise for all of them would cost more than the decoder's step.
-        def one(row: tuple[Array, ...]) -> Array:
-            is_hot, best, *draw = row
-            return lax.cond(is_hot, lambda: _draw(decoding.seed, *draw), lambda: best)
-
-        return lax.map(one, (hot, greedy(), logits, rows.temperature, rows.seed, num_generated))
-
-    token = lax.cond(jnp.any(hot & ~rows.finished), sampled, greedy)
-    return token, _at(logits, token) - jax.nn.logsumexp(logits, axis=-1)
-
-
-def _draw(
-    job_seed: int,
-    logits: Float32[Array, " V"],
-    temperature: Float32[Array, ""],
-    seed: UInt32[Array, ""],
-    index: Int32[Array, ""],
-) -> Int32[Array, ""]:
-    """One sampled token: its randomness depends on nothing but the seeds and the token's number."""
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(job_seed), seed), index)
-    noise = jax.random.gumbel(key, logits.shape, jnp.float32)
-    return jnp.argmax(logits / temperature + noise).astype(jnp.int32)
 
 
 def append(
@@ -183,7 +151,7 @@ def append(
     """The rows with one more token each: the prompt's where it goes on, else the sampled one."""
     active = ~rows.finished
     generates = rows.position + 1 >= rows.prompt_len
-    token = jnp.where(generates, sampled, _at(rows.tokens, rows.position + 1))
+    token = jnp.where(generates, sampled, entry_at(rows.tokens, rows.position + 1))
     is_timestamp = (token >= special.timestamp_begin) & (token < special.timestamp_end)
     runs = extend_runs(rows.runs, rows.tokens, (token, rows.position + 1, rows.prompt_len), special)
     loops = jnp.max(runs, axis=1) >= rows.loop_length
@@ -196,21 +164,6 @@ def append(
         last_timestamp=jnp.where(active & generates & is_timestamp, token, rows.last_timestamp),
         sum_logprob=rows.sum_logprob + jnp.where(active & generates, logprob, 0.0),
     )
-
-
-def _history(rows: Rows, special: SpecialTokens) -> History:
-    return History(
-        num_generated=jnp.maximum(rows.position + 1 - rows.prompt_len, 0),
-        last=_at(rows.tokens, rows.position),
-        second_last=_at(rows.tokens, jnp.maximum(rows.position - 1, 0)),
-        last_timestamp=rows.last_timestamp,
-        with_timestamps=rows.with_timestamps,
-    )
-
-
-def _at(table: Array, column: Int32[Array, " B"]) -> Array:
-    """One entry a row of a [B, S] table; a column past the end reads the last."""
-    return jnp.take_along_axis(table, column[:, None], axis=1, mode="clip")[:, 0]
 
 
 def _put(

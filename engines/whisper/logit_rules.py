@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32
 
+from headrace.engines.native import Allowed
 from headrace.engines.whisper.tokenizer import SpecialTokens
 
 MAX_INITIAL_TIMESTAMP = 50
@@ -81,6 +82,26 @@ class Timestamps:
         forbidden = self._out_of_place(logits.shape[1], history)
         logits = _forbid(logits, forbidden & history.with_timestamps[:, None])
         return self._prefer_timestamps(logits, history.with_timestamps)
+
+    def allowed(self, history: History) -> Allowed:
+        """The same rule as ranges of tokens; its kinds are at_begin + 2 * with_timestamps."""
+        special, generated = self.special, history.num_generated
+        first = (generated == 0) & history.with_timestamps
+        closed = _is_timestamp(history.last, special) & (generated >= 1) & history.with_timestamps
+        paired = _is_timestamp(history.second_last, special) | (generated < 2)
+        opens = closed & ~paired
+        later = history.last_timestamp + jnp.where(opens, 0, 1)
+        has_last = history.with_timestamps & (history.last_timestamp >= 0)
+        begin, end = special.timestamp_begin, special.timestamp_end
+        latest_first = min(begin + self.max_initial + 1, end)
+        return Allowed(
+            kind=(generated == 0).astype(jnp.int32) + 2 * history.with_timestamps.astype(jnp.int32),
+            text=~opens & ~first,
+            others=~first,
+            first_time=jnp.where(closed & paired, end, jnp.where(has_last, later, begin)),
+            end_time=jnp.where(first, latest_first, end),
+            prefers_times=history.with_timestamps,
+        )
 
     def _out_of_place(self, num_vocab: int, history: History) -> Bool[Array, "B V"]:
         special = self.special
