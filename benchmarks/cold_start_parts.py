@@ -39,7 +39,7 @@ def main() -> int:
 
     MARKS["headrace"] = time.time()
     _clock(run, "prepare_run", "checks")
-    _clock(Checkpoint, "tokenizer", "tokenizer")
+    _clock(Checkpoint, "fast_tokenizer", "tokenizer")
     _clock(assembly, "load_weights", "weights")
     _clock(loading, "Weights", "weights")
     _clock(loading, "WhisperModel", "weights")

@@ -54,7 +54,9 @@ def _measure_text(args: argparse.Namespace) -> tuple[list[Phase], list[str]]:
     from headrace.engines.llm import LLM, EngineConfig
     from headrace.engines.llm.measured import measure_phases
 
-    config = EngineConfig.of(dtype=args.dtype, max_num_seqs=args.slots or 128)
+    config = EngineConfig.of(
+        dtype=args.dtype, max_num_seqs=args.slots or 128, attention_backend=args.attention_backend
+    )
     with LLM(args.model, config) as llm:
         phases = measure_phases(
             llm, num_rows=args.rows, prompt_tokens=args.prompt_tokens, max_tokens=args.max_tokens
@@ -90,6 +92,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="headrace bench", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--model", help="model spec; without one only the machine is measured")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--attention-backend", default="auto", help="of a text model; as for `generate`")
     parser.add_argument("--slots", type=int, help="rows or windows at a time")
     parser.add_argument("--rows", type=int, default=128, help="prompts (default: 128)")
     parser.add_argument("--prompt-tokens", type=int, default=128, help="tokens of each (default: 128)")
