@@ -70,6 +70,9 @@ def needs_lines(needs: Needs, run: PreparedRun) -> Iterator[str]:
     yield f"weights     {_mib(needs.weights_bytes)} in {run.work.config.dtype}, for each worker process"
     if needs.kv_bytes is not None:
         yield f"KV pages    {_mib(needs.kv_bytes)}, {needs.num_pages:,} pages of {needs.page_size} tokens"
+    if needs.num_devices > 1:
+        held = f"{_mib(needs.device_weights_bytes)} of weights and {_mib(needs.device_kv_bytes)} of KV pages"
+        yield f"devices     {needs.num_devices}, each with about {held}"
     config = run.work.config
     if isinstance(config, GenerateConfig):
         chosen = to_flat(engine_config(config))

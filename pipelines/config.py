@@ -11,6 +11,7 @@ from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
 from headrace.engines.llm import CacheConfig, SchedulerConfig, SpeculativeConfig
 from headrace.engines.llm.engine_config import AttentionBackend
+from headrace.engines.mesh import ParallelConfig
 from headrace.engines.quantization import Quantization
 from headrace.pipelines.decoding import DecodingConfig
 from headrace.pipelines.search import SearchConfig
@@ -190,6 +191,8 @@ class GenerateConfig(RunConfig):
     """How the engine's programs are compiled."""
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     """How tokens are proposed, for the model to check several at once."""
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    """The devices that the model is spread over."""
     with_columns: tuple[str, ...] = ()
     """Further columns of the results: token_ids, cumulative_logprob."""
 

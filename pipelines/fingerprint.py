@@ -8,6 +8,7 @@ from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import flat_fields, to_flat
 from headrace.engines.llm.engine_config import CacheConfig, SchedulerConfig
 from headrace.engines.llm.speculative_config import SpeculativeConfig
+from headrace.engines.mesh import ParallelConfig
 from headrace.pipelines.config import RunConfig
 
 SCHEMA_VERSION = 1
@@ -36,7 +37,7 @@ _NOT_PARAMETERS = {
 # How much is done at once: a run may be taken up with less (after running out of memory, say), except where
 # --deterministic promises equal texts, which hold for fixed shapes only.
 _SPEED = {"max_num_seqs", "max_num_batched_tokens", "max_concurrent_prefill", "chunked_prefill_enabled"}
-_SPEED |= {"page_size", "batch_size"}
+_SPEED |= {"page_size", "batch_size", *(each.field.name for each in flat_fields(ParallelConfig))}
 # In which order the work is done, how programs are compiled, and what is proposed to be checked: no text
 # depends on it, shapes being equal.
 _PARTS = (SchedulerConfig, CacheConfig, CompilationConfig, SpeculativeConfig)

@@ -265,6 +265,7 @@ def engine_config(config: GenerateConfig) -> EngineConfig:
         cache=config.cache,
         compilation=config.compilation,
         speculative=config.speculative,
+        parallel=config.parallel,
         dtype=config.dtype,
         quantization=config.quantization,
         attention_backend=config.attention_backend,

@@ -7,7 +7,9 @@ from typing import Any
 
 from headrace.engines.checkpoints import open_checkpoint, resolve_model
 from headrace.engines.llm.families import read_model_config
-from headrace.engines.llm.kv_cache import choose_num_pages, free_memory_bytes
+from headrace.engines.llm.kv_cache import choose_num_pages, count_page_bytes, free_memory_bytes
+from headrace.engines.llm.partition import check_split, largest_part
+from headrace.engines.mesh import count_replicas
 from headrace.engines.precision import resolve_dtype
 from headrace.pipelines.config import GenerateConfig
 from headrace.pipelines.generate import engine_config
@@ -28,6 +30,12 @@ class Needs:
     """Tokens of a page."""
     free_bytes: int
     """Memory that is free on this machine's device now."""
+    num_devices: int = 1
+    """Devices that the model is spread over, those of all replicas."""
+    device_weights_bytes: float = 0.0
+    """Weights of one of several devices, about."""
+    device_kv_bytes: float = 0.0
+    """KV pages of one of several devices, of the one with the most layers."""
 
 
 def engine_needs(run: PreparedRun) -> Needs:
@@ -42,20 +50,29 @@ def engine_needs(run: PreparedRun) -> Needs:
     dtype = resolve_dtype(config.dtype)
     weights = num_weights(checkpoint.config) * dtype.itemsize
     kv_bytes, num_pages, page_size = None, 0, 0
+    spread: dict[str, Any] = {}
     if isinstance(config, GenerateConfig):
         config_json = {**checkpoint.config, **config.overrides}
         shape, engine = read_model_config(config_json), engine_config(config)
+        check_split(shape, engine.parallel.tensor_parallel_size)
         page_size = engine.cache.page_size
         longest = min(engine.scheduler.max_model_len or shape.max_position, shape.max_position)
         num_pages = choose_num_pages(shape, engine, longest, dtype)
         a_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
         kv_bytes = float(a_token * num_pages * page_size)
+        part = largest_part(shape, engine.parallel)
+        spread = {
+            "num_devices": engine.parallel.num_devices * count_replicas(engine.parallel),
+            "device_weights_bytes": weights / engine.parallel.num_devices,
+            "device_kv_bytes": float(count_page_bytes(part, engine.cache, dtype) * num_pages),
+        }
     return Needs(
         weights_bytes=weights,
         kv_bytes=kv_bytes,
         num_pages=num_pages,
         page_size=page_size,
         free_bytes=free_memory_bytes(),
+        **spread,
     )
 
 

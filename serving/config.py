@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from headrace.engines import ConfigError, Serializable
 from headrace.engines.llm.speculative_config import SpeculativeConfig
+from headrace.engines.mesh import ParallelConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +49,15 @@ class ServeConfig(Serializable):
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     """How tokens are proposed, for a text model to check several at once."""
 
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    """The devices that each text model is spread over; a Whisper model runs on the default one."""
+
     def __post_init__(self) -> None:
         self.speculative.require_model()
+        if not self.model and not self.parallel.is_default:
+            raise ConfigError(
+                "parallel sizes and devices are of text models: give --model, or leave them out"
+            )
         if not self.models:
             raise ConfigError("no model was given: add --model MODEL or --whisper-model MODEL")
         if self.served_model_name and len(self.served_model_name) != len(self.models):

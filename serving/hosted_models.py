@@ -103,5 +103,9 @@ class HostedModels:
             return WhisperEngine(spec, WhisperConfig(dtype=config.dtype))
         chosen = {"max_num_seqs": config.max_num_seqs, "max_model_len": config.max_model_len}
         given = {name: value for name, value in chosen.items() if value is not None}
-        options = {"deterministic": config.deterministic, "speculative": config.speculative}
+        options = {
+            "deterministic": config.deterministic,
+            "speculative": config.speculative,
+            "parallel": config.parallel,
+        }
         return LLM(spec, EngineConfig.of(dtype=config.dtype, **options, **given))

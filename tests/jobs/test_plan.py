@@ -34,6 +34,7 @@ def test_a_plan_names_parts_and_memory_and_writes_nothing(prompts: Path, capsys:
     assert lines["weights"].startswith("256 MiB in bfloat16")
     assert "pages of 32 tokens" in lines["KV"]
     assert "max_num_seqs 8" in lines["engine"]
+    assert "devices" not in lines
     assert not (prompts.parent / "out").exists()
 
 
@@ -57,3 +58,15 @@ def test_faults_of_a_plan_are_told_in_a_line(prompts: Path, capsys: pytest.Captu
 def test_weights_are_counted_from_the_configuration():
     assert num_weights(open_checkpoint(MODEL).config) == pytest.approx(134.5e6, rel=0.01)
     assert num_weights(open_checkpoint("demo:whisper-tiny.en").config) == pytest.approx(37.8e6, rel=0.02)
+
+
+def test_a_plan_tells_what_each_of_several_devices_holds(prompts: Path, capsys: pytest.CaptureFixture[str]):
+    spread = ["--tensor-parallel-size", "3", "--data-parallel-size", "1", "--num-pages", "100"]
+    assert main(arguments(prompts, *spread)) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    # 100 pages of 32 tokens: 30 layers with a key and a value of 64 bfloat16 of the one kv head of a shard.
+    assert lines["devices"] == "3, each with about 86 MiB of weights and 23 MiB of KV pages"
+    assert main(arguments(prompts, "--tensor-parallel-size", "2")) == 2
+    assert "9 query heads do not divide into 2 shards" in capsys.readouterr().err
+    assert main(arguments(prompts, "--data-parallel-size", "5")) == 2
+    assert "JAX sees 4" in capsys.readouterr().err
