@@ -8,7 +8,7 @@ from typing import Any
 from headrace.engines.checkpoints import open_checkpoint, resolve_model
 from headrace.engines.llm.families import read_model_config
 from headrace.engines.llm.kv_cache import choose_num_pages, count_page_bytes, free_memory_bytes
-from headrace.engines.llm.partition import check_split, largest_part
+from headrace.engines.llm.partition import largest_part
 from headrace.engines.mesh import count_replicas
 from headrace.engines.precision import resolve_dtype
 from headrace.pipelines.config import GenerateConfig
@@ -54,7 +54,6 @@ def engine_needs(run: PreparedRun) -> Needs:
     if isinstance(config, GenerateConfig):
         config_json = {**checkpoint.config, **config.overrides}
         shape, engine = read_model_config(config_json), engine_config(config)
-        check_split(shape, engine.parallel.tensor_parallel_size)
         page_size = engine.cache.page_size
         longest = min(engine.scheduler.max_model_len or shape.max_position, shape.max_position)
         num_pages = choose_num_pages(shape, engine, longest, dtype)

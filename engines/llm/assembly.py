@@ -21,7 +21,7 @@ from headrace.engines.llm.families import load_decoder, random_decoder, read_mod
 from headrace.engines.llm.kv_cache import choose_num_pages, count_page_bytes
 from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.model import Decoder
-from headrace.engines.llm.partition import ON_DEFAULT_DEVICE, Layout, stage_layouts
+from headrace.engines.llm.partition import ON_DEFAULT_DEVICE, Layout, check_split, stage_layouts
 from headrace.engines.llm.pipeline import Stage
 from headrace.engines.llm.request_encoder import RequestEncoder
 from headrace.engines.llm.runner import Runner
@@ -63,7 +63,7 @@ class Assembly:
     encoder: RequestEncoder
     """Requests in text to requests in tokens."""
     engines: list[LLMEngine]
-    """Replicas, which share the weights."""
+    """Replicas; those on the same devices share the weights."""
 
 
 def assemble(
@@ -211,6 +211,8 @@ def check_model(
       ConfigError: the config or the params do not fit the model, or it has no template and `chat` wants one.
     """
     model = read_model_config(checkpoint.config)
+    check_split(model, config.parallel.tensor_parallel_size)
+    config.parallel.stage_layers(model.num_layers)
     _choose_max_model_len(config, model.max_position)
     _check_token_ids((*config.token_ids, *(params.stop_token_ids if params else ())), model.vocab_size)
     if not chat and tokenizer is None and not (params and params.stop_token_ids):

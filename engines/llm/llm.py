@@ -37,10 +37,11 @@ class LLM:
 
     `tokenizer`, a directory, a model spec or an object, takes the place of the model's own; so does
     `chat_template`, Jinja text or the path of a file with it. `hf_overrides` are entries that replace those
-    of the model's config.json, or a function from that config to another. `num_replicas` engines on this
-    host share the weights and the memory for KV pages, each with a thread of its own; the one with the fewest
-    requests gets the next. `speculative_model` takes the place of the config's: an LLM proposes tokens with
-    its own precision and attention, and has to stay open. `partition_rules` say how weights are split over
+    of the model's config.json, or a function from that config to another. `num_replicas` engines on the
+    same devices share the weights and the memory for KV pages, each with a thread of its own; the one with
+    the fewest requests gets the next, and so among the replicas that the config spreads over devices.
+    `speculative_model` takes the place of the config's: an LLM proposes tokens with its own precision and
+    attention, and has to stay open. `partition_rules` say how weights are split over
     the axis "tensor" of the devices, in place of the engine's own rules: pairs of a regular expression,
     looked for in a weight's path ("layers.0.mlp.down.kernel"), and a PartitionSpec. The first that is found
     counts, and a weight that none names is replicated.

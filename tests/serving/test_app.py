@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from headrace.engines import ConfigError
+from headrace.engines.mesh import ParallelConfig
 from headrace.serving import ServeConfig
 from headrace.serving.server import metrics_server
 from tests.serving.conftest import Served, free_port, serve_config
@@ -76,6 +77,7 @@ def test_what_cannot_be_served_is_refused_by_name():
         ({"model": ("a", "a")}, "one name"),
         ({"model": ("a",), "served_model_name": ("b", "c")}, "2 names for 1 models"),
         ({"model": ("a",), "tls_key_file": "k"}, "go together"),
+        ({"whisper_model": ("a",), "parallel": ParallelConfig(tensor_parallel_size=2)}, "of text models"),
     ]:
         with pytest.raises(ConfigError, match=text):
             ServeConfig(**values)

@@ -1,7 +1,10 @@
 """Models over several devices give the tokens of one device, and no device holds more than its share."""
 
 import gc
+import math
+import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -14,6 +17,8 @@ from headrace.engines.llm import LLM, EngineConfig, SamplingParams, StepEngine
 from headrace.engines.llm.attention import choose_backend
 from headrace.engines.llm.families import read_model_config
 from headrace.engines.llm.partition import check_split
+from headrace.engines.llm.variants import PLAIN
+from headrace.engines.programs import ProgramKey
 from tests.engines.llm.conftest import GOLDEN, open_golden, tiny_config, write_byte_tokenizer
 
 MODELS = {
@@ -49,7 +54,8 @@ def tokens(llm: LLM) -> list[tuple[int, ...]]:
     return [tuple(output.outputs[0].token_ids) for output in outputs]
 
 
-def tokens_of_one_device(model: Path) -> list[tuple[int, ...]]:
+@pytest.fixture(scope="module")
+def tokens_of_one_device(model) -> list[tuple[int, ...]]:
     with LLM(str(model), tiny_config(attention_backend="xla")) as llm:
         return tokens(llm)
 
@@ -111,18 +117,17 @@ def test_shards_and_stages_give_the_tokens_of_one_device_and_hold_their_share(ti
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("spread", list(SPREADS))
 @pytest.mark.parametrize("model", list(MODELS), indirect=True)
-def test_every_family_gives_the_tokens_of_one_device(model):
-    wanted = tokens_of_one_device(model)
-    for name, spread in SPREADS.items():
-        with LLM(str(model), tiny_config(**spread)) as llm:
-            assert tokens(llm) == wanted, name
-            if model.name == "llama" and "data_parallel_size" not in spread:
-                check_memory(llm)
-            if name == "dp 2":
-                devices = [bytes_by_device(jax.tree.leaves(each._runner._cache)) for each in llm._engines]
-                assert [list(held) for held in devices] == [[0], [1]]
-                assert all(each.metrics()["requests"] for each in llm._engines)
+def test_every_family_gives_the_tokens_of_one_device(model, tokens_of_one_device, spread):
+    with LLM(str(model), tiny_config(**SPREADS[spread])) as llm:
+        assert tokens(llm) == tokens_of_one_device
+        if model.name == "llama" and spread != "dp 2":
+            check_memory(llm)
+        if spread == "dp 2":
+            pages = [bytes_by_device(jax.tree.leaves(each._runner._cache)) for each in llm._engines]
+            assert [list(held) for held in pages] == [[0], [1]]
+            assert all(each.metrics()["requests"] for each in llm._engines)
 
 
 @pytest.mark.slow
@@ -143,17 +148,39 @@ def test_experts_are_split_in_their_width(tmp_path):
 
 
 @pytest.mark.slow
+def test_nothing_but_activations_and_logits_moves_between_shards(model):
+    with LLM(str(model), tiny_config(tensor_parallel_size=2)) as llm:
+        lowering = llm._engine._runner._lowering
+        key = ProgramKey("decode", 8, PLAIN)
+        program = lowering.lower(key, lowering.example(key)).compile().as_text()
+    assert program is not None
+    moves = re.findall(
+        r"= (.*) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)\(", program
+    )
+    kinds = Counter(kind for _, kind in moves)
+    # Two sums a layer and that of the embedding, of every token's width; the rest are of a choice of tokens.
+    shapes = [
+        tuple(map(int, found.split(",")))
+        for shape, _ in moves
+        for found in re.findall(r"\[([\d,]+)\]", shape)
+    ]
+    width, vocab = llm.model_config.hidden_size, llm.model_config.vocab_size
+    assert shapes.count((8, width)) == 2 * llm.model_config.num_layers + 1
+    assert max(map(math.prod, shapes)) == 8 * vocab, kinds
+
+
+def not_the_likeliest(prompt: np.ndarray, outputs: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    logits[np.argmax(logits)] = -np.inf
+    return logits
+
+
+@pytest.mark.slow
 def test_every_program_gives_what_it_gives_on_one_device(model):
     """Scored prompts, samples of one prompt, the host's rules, drawn tokens, another set of weights."""
-
-    def never_a(past_token_ids, logits):
-        logits[97] = -np.inf
-        return logits
-
     params = [
         SamplingParams(max_tokens=12, prompt_logprobs=2, logprobs=2, ignore_eos=True),
         SamplingParams(max_tokens=12, n=3, temperature=0.8, seed=7, ignore_eos=True),
-        SamplingParams(max_tokens=12, logits_processors=(never_a,), ignore_eos=True),
+        SamplingParams(max_tokens=12, logits_processors=f"{__name__}:not_the_likeliest", ignore_eos=True),
         SamplingParams(max_tokens=12, repetition_penalty=1.3, min_tokens=4),
         SamplingParams(max_tokens=12, temperature=0.7, top_p=0.9, top_k=40, seed=3, ignore_eos=True),
         SamplingParams(max_tokens=12, use_beam_search=True, n=2, best_of=3),
@@ -185,8 +212,7 @@ def test_proposals_are_checked_over_shards_and_int8_weights_and_pages_are_split(
 
 
 @pytest.mark.slow
-def test_stages_may_be_uneven_and_a_second_start_reads_its_programs(model, tmp_path):
-    wanted = tokens_of_one_device(model)
+def test_stages_may_be_uneven_and_a_second_start_reads_its_programs(model, tokens_of_one_device, tmp_path):
     overrides = {"num_hidden_layers": 3}
     uneven = {"pipeline_parallel_size": 2, "pipeline_layers": (2, 1), "tensor_parallel_size": 2}
     config = {"use_random_weights": True, "cache_dir": str(tmp_path)}
@@ -196,13 +222,13 @@ def test_stages_may_be_uneven_and_a_second_start_reads_its_programs(model, tmp_p
     spread = SPREADS["tp 2 x pp 2"]
     for is_new in (True, False):
         with LLM(str(model), tiny_config(cache_dir=str(tmp_path), **spread)) as llm:
-            assert tokens(llm) == wanted
+            assert tokens(llm) == tokens_of_one_device
             metrics = llm.metrics()
             assert (metrics["compiles"] > 0, metrics["programs_read"] > 0) == (is_new, not is_new)
 
 
 @pytest.mark.slow
-def test_given_rules_take_the_place_of_the_engines_own(model):
+def test_given_rules_take_the_place_of_the_engines_own(model, tokens_of_one_device):
     rules = [(r"mlp\.down\.kernel", PartitionSpec("tensor")), (r"^embedding$", PartitionSpec(None, "tensor"))]
     with LLM(str(model), tiny_config(tensor_parallel_size=2), partition_rules=rules) as llm:
         decoder, config = llm._engine.decoder, llm.model_config
@@ -221,7 +247,7 @@ def test_given_rules_take_the_place_of_the_engines_own(model):
             [(inner // 2, hidden)] * 2,
             [(config.num_heads * config.head_dim, hidden)] * 2,
         ]
-        assert tokens(llm) == tokens_of_one_device(model)
+        assert tokens(llm) == tokens_of_one_device
     odd = [("norm", PartitionSpec(None, "tensor"))]
     with pytest.raises(ConfigError, match="names 2 axes, it has 1"):
         LLM(str(model), tiny_config(tensor_parallel_size=2), partition_rules=odd)
