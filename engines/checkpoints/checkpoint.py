@@ -16,6 +16,7 @@ from headrace.engines.checkpoints.fast_tokenizer import FastTokenizer
 from headrace.engines.checkpoints.gguf_reader import open_gguf
 from headrace.engines.checkpoints.huggingface import open_huggingface
 from headrace.engines.checkpoints.resolve import LocalModel, resolve_model
+from headrace.engines.checkpoints.spec import PathSpec, parse_spec
 from headrace.engines.errors import ModelError
 
 if TYPE_CHECKING:
@@ -85,9 +86,10 @@ class Checkpoint:
         return self._contents.artifact
 
     @property
-    def programs_directory(self) -> Path:
-        """Where an artifact has its compiled programs."""
-        return self.model.path / PROGRAMS
+    def programs_directory(self) -> Path | None:
+        """Where an artifact has its compiled programs; None where it was fetched: none are run from there."""
+        is_local = isinstance(parse_spec(self.model.spec), PathSpec)
+        return self.model.path / PROGRAMS if is_local and self.artifact is not None else None
 
     def tensor_names(self) -> Set[str]:
         """Names as in a Hugging Face checkpoint; a tied output projection has no name of its own."""

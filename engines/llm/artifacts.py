@@ -82,9 +82,9 @@ def stored_num_pages(checkpoint: Checkpoint, config: EngineConfig, num_pages: in
 
 
 def ready_programs(checkpoint: Checkpoint) -> ReadyPrograms | None:
-    """The programs that came with a model; None where it is no artifact."""
-    record = checkpoint.artifact
-    return None if record is None else ReadyPrograms(checkpoint.programs_directory, record.made_from)
+    """The programs that came with a model; None where it is no artifact of this machine."""
+    record, directory = checkpoint.artifact, checkpoint.programs_directory
+    return None if record is None or directory is None else ReadyPrograms(directory, record.made_from)
 
 
 def read_decoder(

@@ -59,9 +59,9 @@ def stored_config(checkpoint: Checkpoint) -> WhisperConfig | None:
 
 
 def ready_programs(checkpoint: Checkpoint) -> ReadyPrograms | None:
-    """The programs that came with a model; None where it is no artifact."""
-    record = checkpoint.artifact
-    return None if record is None else ReadyPrograms(checkpoint.programs_directory, record.made_from)
+    """The programs that came with a model; None where it is no artifact of this machine."""
+    record, directory = checkpoint.artifact, checkpoint.programs_directory
+    return None if record is None or directory is None else ReadyPrograms(directory, record.made_from)
 
 
 def _tensor_shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:

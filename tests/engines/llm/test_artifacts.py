@@ -14,7 +14,7 @@ from headrace.engines.checkpoints.artifact import PROGRAMS, WEIGHTS, MappedWeigh
 from headrace.engines.checkpoints.contents import Contents
 from headrace.engines.errors import ConfigError, ModelError
 from headrace.engines.llm import LLM, SamplingParams
-from headrace.engines.llm.artifacts import read_decoder
+from headrace.engines.llm.artifacts import read_decoder, ready_programs
 from headrace.engines.llm.assembly import load_weights
 from headrace.engines.llm.families import read_model_config
 from headrace.engines.llm.layers import Precision
@@ -149,6 +149,12 @@ def test_programs_that_are_damaged_or_not_to_be_trusted_are_not_run(touched, tmp
 def test_a_models_identity_is_that_of_its_artifact_wherever_it_lies(artifact, touched):
     assert resolve_model(str(artifact)).format == "artifact"
     assert resolve_model(str(artifact)).fingerprint == resolve_model(str(touched)).fingerprint
+
+
+def test_no_program_is_run_that_was_fetched_with_a_model(artifact, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    assert ready_programs(open_checkpoint(str(artifact))) is not None
+    assert ready_programs(open_checkpoint(f"local://{artifact}")) is None
 
 
 def test_an_artifact_is_written_whole_or_not_at_all(artifact, tiny_llm, tmp_path, monkeypatch):
