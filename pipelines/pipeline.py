@@ -18,9 +18,10 @@ from headrace.pipelines.run_chunk import MISSING, Launch, RunChunk
 from headrace.pipelines.work import Work
 from headrace.pipelines.worker_watch import watching_workers
 
-# Two bundles at a time, so that the tail of one chunk overlaps the head of the next.
 _DEFAULT_RUNNER = ["--runner=FnApiRunner", "--direct_running_mode=multi_threading"]
-_DEFAULT_WORKERS = ["--direct_num_workers=2"]
+# While the last rows of one chunk are long, those of the next ones keep the engine busy: threads share one
+# engine, and cost little. Each process has an engine of its own.
+_DEFAULT_WORKERS = {"multi_threading": 4, "multi_processing": 2, "in_memory": 1}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,15 +42,14 @@ class PipelineResult:
 
 
 def pipeline_options(beam_args: Sequence[str]) -> PipelineOptions:
-    """Beam's options; where no runner is named, FnApiRunner with two threads."""
+    """Beam's options; where no runner is named, FnApiRunner with threads that share an engine."""
     options = PipelineOptions(list(beam_args))
     if options.view_as(StandardOptions).runner is not None:
         return options
     # The last of an option's values counts: what the user gave goes after the defaults.
-    one_worker = options.view_as(DirectOptions).direct_running_mode == "in_memory" and any(
-        arg.partition("=")[0] == "--direct_running_mode" for arg in beam_args
-    )
-    return PipelineOptions([*_DEFAULT_RUNNER, *([] if one_worker else _DEFAULT_WORKERS), *beam_args])
+    mode = PipelineOptions([*_DEFAULT_RUNNER, *beam_args]).view_as(DirectOptions).direct_running_mode
+    workers = f"--direct_num_workers={_DEFAULT_WORKERS[mode]}"
+    return PipelineOptions([*_DEFAULT_RUNNER, workers, *beam_args])
 
 
 def run_pipeline(

@@ -219,15 +219,16 @@ def run_rows(lane: Lane, task: ChunkTask, verdict: Verdict, kept: Mapping[int, R
     window = Window(lane)
     suspects: dict[int, WorkRow] = {}
     try:
-        for place, row in enumerate(work_rows(lane.work, task)):
-            if place in kept:
-                window.keep(place, kept[place])
-            elif place in verdict.condemned:
-                window.submit(place, replace(row, error=row.error or verdict.condemned[place]))
-            elif place in verdict.suspects:
-                suspects[place] = row
-            else:
-                window.submit(place, row)
+        with window.bringing():
+            for place, row in enumerate(work_rows(lane.work, task)):
+                if place in kept:
+                    window.keep(place, kept[place])
+                elif place in verdict.condemned:
+                    window.submit(place, replace(row, error=row.error or verdict.condemned[place]))
+                elif place in verdict.suspects:
+                    suspects[place] = row
+                else:
+                    window.submit(place, row)
         window.finish()
         for group in trials({place: verdict.suspects[place] for place in suspects}, strict=verdict.is_strict):
             window.try_alone([PlacedRow(place, suspects[place]) for place in group])

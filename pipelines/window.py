@@ -2,8 +2,9 @@
 
 import logging
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,13 +14,14 @@ from headrace.pipelines.duplicates import Sent, SharedOutputs, content_key
 from headrace.pipelines.in_flight import Tally
 from headrace.pipelines.journal import Journal
 from headrace.pipelines.stall_watch import Watched
-from headrace.pipelines.turnstile import TURNSTILE
+from headrace.pipelines.turnstile import TURNSTILE, Turn
 from headrace.pipelines.work import ResultRow, Work, WorkRow
 
 logger = logging.getLogger(__name__)
 
 # Requests in the engine's hands, for each of its slots: enough that a slot never waits for a row to be read.
 _WINDOW_PER_SLOT = 3
+_BUSY_PER_SLOT = 1.5  # an engine with so many rows is busy for a while
 _MAX_WINDOW_BYTES = 256 << 20
 _POLL_S = 0.5
 
@@ -70,9 +72,17 @@ class Window:
         self.results: dict[int, ResultRow] = {}
         self._lane = lane
         self._max_rows = max(2, _WINDOW_PER_SLOT * lane.engine.num_slots)
+        self._turn: Turn | None = None
         self._num_rows = 0
         self._num_bytes = 0
         self._finished: queue.SimpleQueue[_Submitted] = queue.SimpleQueue()
+
+    @contextmanager
+    def bringing(self) -> Iterator[None]:
+        """While the chunk's rows are submitted: they go in after those of chunks that began before it."""
+        with TURNSTILE.turn(round(_BUSY_PER_SLOT * self._lane.engine.num_slots)) as self._turn:
+            yield
+        self._turn = None
 
     def submit(self, place: int, row: WorkRow) -> None:
         """Hands a row to the engine, after waiting for room."""
@@ -82,7 +92,7 @@ class Window:
             return
         while self._num_rows and not self._has_room(row):
             self._collect()
-        TURNSTILE.enter(self._lane.progress.check)
+        TURNSTILE.enter(self._lane.progress.check, self._turn)
         try:
             future, is_first = self._send(place, row)
         except EngineError:  # it had ended before this row

@@ -50,7 +50,7 @@ def test_equal_prompts_are_sent_once_and_every_row_has_its_text(tiny_llm: str, t
     greedy = run(tiny_llm, source, tmp_path / "plain")
     assert len(SENT) == 22
     assert run(tiny_llm, source, tmp_path / "deduped", dedupe=True) == greedy
-    assert sorted(SENT[:3]) == ["prompt 0", "prompt 1", "prompt 2"]
+    assert sorted(each for each in SENT if "x" not in each) == ["prompt 0", "prompt 1", "prompt 2"]
     assert len(SENT) <= 5  # a failed row is not kept, and is tried again
     drawn = {"temperature": 1.0, "one_seed": True, "seed": 3}
     sampled = run(tiny_llm, source, tmp_path / "drawn", dedupe=True, **drawn)

@@ -9,7 +9,7 @@ from headrace.pipelines.pipeline import pipeline_options, reason
 @pytest.mark.parametrize(
     ("args", "wanted"),
     [
-        ([], ("FnApiRunner", "multi_threading", 2)),
+        ([], ("FnApiRunner", "multi_threading", 4)),
         (["--direct_num_workers=3"], ("FnApiRunner", "multi_threading", 3)),
         (["--direct_running_mode", "in_memory"], ("FnApiRunner", "in_memory", 1)),
         (["--direct_running_mode=multi_processing"], ("FnApiRunner", "multi_processing", 2)),
