@@ -69,7 +69,7 @@ def add_run(pipeline: beam.Pipeline, work: Work, launch: Launch, tasks: Sequence
     """Adds the chunks of a run to a pipeline: made, spread over the workers, run and committed."""
     _ = (
         pipeline
-        | "Chunks" >> beam.Create(list(tasks))
+        | "Chunks" >> beam.Create(list(tasks), reshuffle=False)
         | "Spread" >> beam.Reshuffle()
         | "RunChunk" >> beam.ParDo(RunChunk(work, launch, Shared()))
     )

@@ -14,7 +14,7 @@ import soundfile
 
 from headrace.engines.whisper import TranscribeOptions, WhisperConfig, WhisperEngine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MB = 1 << 20
 CONFIG = {"dtype": "float32", "temperatures": (0.0,), "max_length": 12, "decode_burst": 4}
 
