@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import PartitionSpec
 
 from headrace.engines import ConfigError
@@ -52,6 +53,17 @@ def tokens(llm: LLM) -> list[tuple[int, ...]]:
     assert isinstance(outputs, list)
     assert [output.error for output in outputs] == [None] * len(PROMPTS)
     return [tuple(output.outputs[0].token_ids) for output in outputs]
+
+
+@pytest.fixture
+def without_the_cache_of_jax():
+    """What is read from it is not kept again."""
+    was_on = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", was_on)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +224,9 @@ def test_proposals_are_checked_over_shards_and_int8_weights_and_pages_are_split(
 
 
 @pytest.mark.slow
-def test_stages_may_be_uneven_and_a_second_start_reads_its_programs(model, tokens_of_one_device, tmp_path):
+def test_stages_may_be_uneven_and_a_second_start_reads_its_programs(
+    model, tokens_of_one_device, without_the_cache_of_jax, tmp_path
+):
     overrides = {"num_hidden_layers": 3}
     uneven = {"pipeline_parallel_size": 2, "pipeline_layers": (2, 1), "tensor_parallel_size": 2}
     config = {"use_random_weights": True, "cache_dir": str(tmp_path)}
