@@ -63,6 +63,14 @@ ENGINES: dict[str, list[Engine]] = {
     ],
     "whisper": [
         _whisper("headrace bf16", "headrace", "headrace", "headrace", "bfloat16", default_slots=32),
+        _whisper(
+            "headrace bf16, --encoder-context fit",
+            "headrace",
+            "headrace",
+            "headrace",
+            "bfloat16-fit",
+            default_slots=32,
+        ),
         _whisper("OpenVINO bf16", "openvino", "openvino", "openvino-fp32", "bfloat16"),
         _whisper("faster-whisper f32", "faster", "faster-whisper", "ctranslate2", "float32"),
         _whisper(

@@ -12,8 +12,9 @@ import argparse
 import importlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jiwer
 from whisper_normalizer.basic import BasicTextNormalizer
@@ -34,11 +35,12 @@ def main() -> None:
     parser.add_argument("model", help="a model spec; with --peer a directory")
     parser.add_argument("table", type=Path)
     parser.add_argument("--peer", action="store_true", help="transcribe with faster-whisper")
+    parser.add_argument("--mode", choices=("chunked", "sequential"), default="chunked")
     arguments = parser.parse_args()
     lines = arguments.table.read_text(encoding="utf-8").splitlines()
     rows = [row for row in map(json.loads, lines) if row["language"] != "en" and not row["variant"]]
     paths = [str(arguments.table.parent / row["file"]) for row in rows]
-    transcribe = by_faster_whisper if arguments.peer else by_headrace
+    transcribe = by_faster_whisper if arguments.peer else partial(by_headrace, mode=arguments.mode)
     heard = transcribe(arguments.model, paths)
     print("| language | files | found, of those above 5 s | found | error rate |")
     print("| --- | --- | --- | --- | --- |")
@@ -70,10 +72,10 @@ def error_rate(language: str, texts: Sequence[tuple[str, str]]) -> str:
     return f"{100 * jiwer.wer(list(said), list(got)):.1f} % of words"
 
 
-def by_headrace(model: str, paths: list[str]) -> list[Heard]:
+def by_headrace(model: str, paths: list[str], *, mode: Literal["chunked", "sequential"]) -> list[Heard]:
     from headrace.engines.whisper import WhisperConfig, WhisperEngine
 
-    with WhisperEngine(model, WhisperConfig(return_timestamps="segment")) as engine:
+    with WhisperEngine(model, WhisperConfig(return_timestamps="segment", mode=mode)) as engine:
         results: Any = engine.transcribe(paths)
     return [Heard(each["language"], each["text"]) for each in results]
 

@@ -10,10 +10,12 @@ from headrace.engines.whisper import WhisperConfig, WhisperEngine
 
 def load(args: argparse.Namespace) -> Loaded:
     english_only = "en" in args.model.rsplit(".", 1)[-1]
+    dtype, _, context = args.dtype.partition("-")
     config = WhisperConfig(
         language=None if english_only else "en",
         return_timestamps="segment",
-        dtype=args.dtype,
+        dtype=dtype,
+        encoder_context=context or "full",
         batch_size=args.slots,
     )
     engine = WhisperEngine(args.model, config)
