@@ -1,4 +1,4 @@
-"""The arrays of an engine's modules, out to an artifact and back: no tensor is converted or packed."""
+"""What an artifact holds ready for an engine: the arrays of its modules as they are, and its programs."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ from jaxtyping import PyTree
 
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ModelError
+from headrace.engines.program_store import ReadyPrograms
 
 
 def named_arrays(state: PyTree) -> dict[str, np.ndarray]:
@@ -30,6 +31,12 @@ def fill_state(state: PyTree, checkpoint: Checkpoint) -> PyTree:
         raise _misfit(checkpoint, f"{odd[0]} is {'missing' if odd[0] in wanted else 'not wanted'}")
     arrays = [_read(checkpoint, name, leaf) for name, leaf in wanted.items()]
     return jax.tree_util.tree_unflatten(treedef, arrays)
+
+
+def ready_programs(checkpoint: Checkpoint) -> ReadyPrograms | None:
+    """The programs that came with a model; None where it is no artifact of this machine."""
+    record, directory = checkpoint.artifact, checkpoint.programs_directory
+    return None if record is None or directory is None else ReadyPrograms(directory, record.made_from)
 
 
 def _read(checkpoint: Checkpoint, name: str, wanted: Any) -> jax.Array:

@@ -73,18 +73,19 @@ class GgufFile:
             return values.astype(np.float32) if kind == Type.F64 else values
         try:
             return self._dequantize(tensor, kind.name)
-        except NotImplementedError:
+        except (AttributeError, NotImplementedError):
             raise ModelError(
                 f"{str(self.path)!r}: {name!r} has the block type {kind.name}, which cannot be dequantized"
             ) from None
 
     def _dequantize(self, tensor: StoredTensor, kind: str) -> np.ndarray:
-        """Some rows at a time: all of them leave the cache, and of a few the calls cost more."""
+        """Some rows at a time: all of them leave the cache, and of a few the calls cost more.
+
+        Raises AttributeError or NotImplementedError for a block type that the package does not know.
+        """
         from gguf import quants
 
-        blocks = getattr(quants, kind, None)
-        if blocks is None:
-            raise NotImplementedError
+        blocks = getattr(quants, kind)
         blocks.init_grid()
         *leading, num_columns = tensor.shape
         num_rows = math.prod(leading)

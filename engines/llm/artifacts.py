@@ -18,7 +18,6 @@ from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.tokenizer import PromptTokenizer
 from headrace.engines.mesh import ParallelConfig
 from headrace.engines.prepared import fill_state
-from headrace.engines.program_store import ReadyPrograms
 
 
 def write_artifact(
@@ -79,12 +78,6 @@ def stored_num_pages(checkpoint: Checkpoint, config: EngineConfig, num_pages: in
     stored = EngineConfig.from_dict(record.engine_config)
     is_alike = (stored.cache, stored.scheduler) == (config.cache, config.scheduler)
     return min(num_pages, record.num_pages) if is_alike else num_pages
-
-
-def ready_programs(checkpoint: Checkpoint) -> ReadyPrograms | None:
-    """The programs that came with a model; None where it is no artifact of this machine."""
-    record, directory = checkpoint.artifact, checkpoint.programs_directory
-    return None if record is None or directory is None else ReadyPrograms(directory, record.made_from)
 
 
 def read_decoder(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from headrace.engines import native
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint, open_without_weights
 from headrace.engines.errors import ConfigError
-from headrace.engines.llm.artifacts import read_decoder, ready_programs, stored_num_pages
+from headrace.engines.llm.artifacts import read_decoder, stored_num_pages
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.draft import Draft
 from headrace.engines.llm.engine import LLMEngine
@@ -30,6 +30,7 @@ from headrace.engines.llm.tokenizer import PromptTokenizer
 from headrace.engines.mesh import choose_meshes, count_replicas
 from headrace.engines.partition import PartitionRules
 from headrace.engines.precision import resolve_dtype
+from headrace.engines.prepared import ready_programs
 
 Overrides = Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
 

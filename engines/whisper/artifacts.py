@@ -10,7 +10,6 @@ from headrace.engines.checkpoints.artifact import new_artifact, write_files, wri
 from headrace.engines.checkpoints.artifact_record import ArtifactRecord
 from headrace.engines.errors import ModelError
 from headrace.engines.prepared import fill_state
-from headrace.engines.program_store import ReadyPrograms
 from headrace.engines.whisper.config import ModelDims, WhisperConfig
 from headrace.engines.whisper.model import WhisperModel
 from headrace.engines.whisper.runner import Runner
@@ -56,12 +55,6 @@ def stored_config(checkpoint: Checkpoint) -> WhisperConfig | None:
     if record.kind != "whisper":
         raise ModelError(f"{checkpoint.model.spec} is an artifact for texts: it takes no audio")
     return WhisperConfig.from_dict(record.engine_config)
-
-
-def ready_programs(checkpoint: Checkpoint) -> ReadyPrograms | None:
-    """The programs that came with a model; None where it is no artifact of this machine."""
-    record, directory = checkpoint.artifact, checkpoint.programs_directory
-    return None if record is None or directory is None else ReadyPrograms(directory, record.made_from)
 
 
 def _tensor_shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:

@@ -11,9 +11,10 @@ from headrace.audio import VadError, silero_judge
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ConfigError
 from headrace.engines.precision import resolve_dtype
+from headrace.engines.prepared import ready_programs
 from headrace.engines.program_store import ReadyPrograms
 from headrace.engines.whisper.alignment import alignment_heads
-from headrace.engines.whisper.artifacts import read_model, ready_programs
+from headrace.engines.whisper.artifacts import read_model
 from headrace.engines.whisper.beams import num_candidates
 from headrace.engines.whisper.config import ModelDims, TranscribeOptions, WhisperConfig
 from headrace.engines.whisper.logit_rules import decoding_rules

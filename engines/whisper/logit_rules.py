@@ -84,7 +84,7 @@ class Timestamps:
         return self._prefer_timestamps(logits, history.with_timestamps)
 
     def allowed(self, history: History) -> Allowed:
-        """The same rule as ranges of tokens; its kinds are at_begin + 2 * with_timestamps."""
+        """Which tokens are in their place, as ranges; the kinds are at_begin + 2 * with_timestamps."""
         special, generated = self.special, history.num_generated
         first = (generated == 0) & history.with_timestamps
         closed = _is_timestamp(history.last, special) & (generated >= 1) & history.with_timestamps
@@ -104,27 +104,13 @@ class Timestamps:
         )
 
     def _out_of_place(self, num_vocab: int, history: History) -> Bool[Array, "B V"]:
-        special = self.special
+        special, allowed = self.special, self.allowed(history)
         token = jnp.arange(num_vocab, dtype=jnp.int32)[None]
-        is_timestamp = (token >= special.timestamp_begin) & (token < special.timestamp_end)
-        is_text = ((token < special.eot) | (token >= special.timestamp_end)) & ~is_timestamp
-        generated = history.num_generated
-        closed = _is_timestamp(history.last, special) & (generated >= 1)
-        paired = _is_timestamp(history.second_last, special) | (generated < 2)
-        # After text and a timestamp: the timestamp that opens the next segment, or the end.
-        opens = (closed & ~paired)[:, None]
-        # The timestamp that opens a segment may repeat the last one; one that closes it must be later.
-        earliest = jnp.where(closed & ~paired, history.last_timestamp, history.last_timestamp + 1)[:, None]
-        too_early = (history.last_timestamp >= 0)[:, None] & is_timestamp & (token < earliest)
-        first = (generated == 0)[:, None]
-        latest_first = special.timestamp_begin + self.max_initial
-        return (
-            (token == special.no_timestamps)
-            | ((closed & paired)[:, None] & is_timestamp)
-            | (opens & is_text)
-            | too_early
-            | (first & (~is_timestamp | (token > latest_first)))
-        )
+        is_text = (token < special.eot) | (token >= special.timestamp_end)
+        is_timestamp = _is_timestamp(token, special)
+        in_time = (token >= allowed.first_time[:, None]) & (token < allowed.end_time[:, None])
+        may_come = jnp.where(is_text, allowed.text[:, None], allowed.others[:, None])
+        return (token == special.no_timestamps) | ~jnp.where(is_timestamp, in_time, may_come)
 
     def _prefer_timestamps(
         self, logits: Float32[Array, "B V"], with_timestamps: Bool[Array, " B"]
@@ -145,7 +131,7 @@ def decoding_rules(
     return (SuppressAtBegin(tuple(begin_suppress)), Suppress(tuple(suppress)), Timestamps(special))
 
 
-def _is_timestamp(token: Int32[Array, " B"], special: SpecialTokens) -> Bool[Array, " B"]:
+def _is_timestamp(token: Int32[Array, "*any"], special: SpecialTokens) -> Bool[Array, "*any"]:
     return (token >= special.timestamp_begin) & (token < special.timestamp_end)
 
 

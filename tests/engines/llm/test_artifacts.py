@@ -14,12 +14,12 @@ from headrace.engines.checkpoints.artifact import PROGRAMS, WEIGHTS, MappedWeigh
 from headrace.engines.checkpoints.contents import Contents
 from headrace.engines.errors import ConfigError, ModelError
 from headrace.engines.llm import LLM, SamplingParams
-from headrace.engines.llm.artifacts import read_decoder, ready_programs
+from headrace.engines.llm.artifacts import read_decoder
 from headrace.engines.llm.assembly import load_weights
 from headrace.engines.llm.families import read_model_config
 from headrace.engines.llm.layers import Precision
 from headrace.engines.precision import resolve_dtype
-from headrace.engines.prepared import named_arrays
+from headrace.engines.prepared import named_arrays, ready_programs
 from tests.engines.llm.conftest import tiny_config
 
 PARAMS = SamplingParams(max_tokens=6)
