@@ -64,11 +64,12 @@ def test_the_tokenizer_and_its_template_are_saved(artifact, tiny_llm):
 
 @pytest.mark.parametrize("part", ["jaxlib", "jax"])
 def test_another_version_is_one_warning_and_programs_are_compiled_again(
-    artifact, tiny_llm, monkeypatch, caplog, part
+    artifact, tiny_llm, monkeypatch, caplog, tmp_path, part
 ):
     own = program_store.machine_parts()
     monkeypatch.setattr(program_store, "machine_parts", lambda: {**own, part: "9.9.9"})
-    with LLM(str(artifact)) as llm:
+    config = tiny_config(deterministic=True, cache_dir=str(tmp_path / "kept"))
+    with LLM(str(artifact), config) as llm:
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert f"compiled again: {part} (theirs: {own[part]}, here: 9.9.9)" in caplog.text
         if part == "jaxlib":

@@ -46,8 +46,9 @@ def test_a_start_from_an_artifact_compiles_nothing_and_hears_the_same(saved, cap
 
 
 @pytest.mark.slow
-def test_another_version_is_one_warning_and_programs_are_compiled_again(saved, monkeypatch, caplog):
+def test_another_version_is_one_warning_and_programs_are_compiled_again(saved, monkeypatch, caplog, tmp_path):
     directory, heard = saved
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
     own = program_store.machine_parts()
     monkeypatch.setattr(program_store, "machine_parts", lambda: {**own, "jaxlib": "9.9.9"})
     with WhisperEngine(str(directory)) as engine:
