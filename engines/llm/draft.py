@@ -5,8 +5,6 @@ It sees a row only when it is to propose for it: `lagging` gives what of the row
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +12,15 @@ from flax import nnx
 from jaxtyping import Array, Int
 
 from headrace.engines.errors import ConfigError
-from headrace.engines.llm.attend import attend_blocks, attend_single
 from headrace.engines.llm.attention import Backend, choose_backend
-from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, unpack_prefill, unpack_rows
+from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, unpack_prefill
 from headrace.engines.llm.choose import Head, choose_tokens
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.forward import Forward
 from headrace.engines.llm.kv_cache import KVCache, make_pages
-from headrace.engines.llm.logit_edits import Extras
 from headrace.engines.llm.model import Decoder
+from headrace.engines.llm.programs import BurstArguments
 from headrace.engines.llm.request import Sequence
 from headrace.engines.llm.speculate import Checker, Progress, Proposal, Speculation, pack_progress
 from headrace.engines.precision import resolve_dtype
@@ -101,10 +99,7 @@ def draft_prefill(
     sizes: PackedPrefill,
 ) -> KVCache:
     """The pages of a draft model with the keys and values of a prefill. Donates cache."""
-    decoder: Decoder = nnx.merge(graph, weights)
-    rows, chunks = unpack_prefill(packed, sizes)
-    attend = partial(attend_blocks, backend, rows, chunks)
-    return decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend)[1]
+    return Forward(nnx.merge(graph, weights), backend).chunks(*unpack_prefill(packed, sizes), cache)[1]
 
 
 def draft_burst(
@@ -112,40 +107,25 @@ def draft_burst(
     backends: tuple[Backend, Backend],
     weights: tuple[nnx.State, nnx.State],
     cache: tuple[KVCache, KVCache],
-    packed: Int[Array, "R columns"],
-    history: Int[Array, "R L"],
-    bounds: Int[Array, " 2"],
-    extras: Extras,
+    given: BurstArguments,
     num_top: int,
     speculation: Speculation,
 ) -> tuple[tuple[KVCache, KVCache], Int[Array, "R results"]]:
     """A burst with proposals of a draft model, which stands second everywhere. Donates cache."""
-    checker = Checker(
-        decoder=nnx.merge(graphs[0], weights[0]),
-        backend=backends[0],
-        rows=unpack_rows(packed),
-        bounds=bounds,
-        extras=extras,
-        num_top=num_top,
-        speculation=speculation,
-    )
-    drafter = _Drafter(nnx.merge(graphs[1], weights[1]), backends[1])
+    forward = Forward(nnx.merge(graphs[0], weights[0]), backends[0])
+    drafter = Forward(nnx.merge(graphs[1], weights[1]), backends[1])
+    checker = Checker.of(forward, given, num_top, speculation)
 
     def step(state: tuple[Progress, KVCache]) -> tuple[Progress, KVCache]:
         proposal, draft_cache = _propose(checker, drafter, *state)
         return checker.check(state[0], proposal), draft_cache
 
-    start = (checker.start(cache[0], history), cache[1])
+    start = (checker.start(cache[0], given.tokens), cache[1])
     end, draft_cache = jax.lax.while_loop(lambda state: checker.goes_on(state[0]), step, start)
     return (end.cache, draft_cache), pack_progress(end)
 
 
-class _Drafter(NamedTuple):
-    decoder: Decoder
-    backend: Backend
-
-
-def _propose(checker: Checker, drafter: _Drafter, now: Progress, cache: KVCache) -> tuple[Proposal, KVCache]:
+def _propose(checker: Checker, drafter: Forward, now: Progress, cache: KVCache) -> tuple[Proposal, KVCache]:
     """The tokens that the draft model chooses one after another, with the noise of their places.
 
     The last of them is put in, too, so that its key and value are there where all are right.
@@ -157,8 +137,7 @@ def _propose(checker: Checker, drafter: _Drafter, now: Progress, cache: KVCache)
         token, tokens, cache = state
         is_real = now.is_active & (index < room)
         positions = jnp.where(is_real, rows.position + now.made + index, -1)
-        attend = partial(attend_single, drafter.backend, rows.page_table, positions)
-        hidden, cache = drafter.decoder(token, jnp.maximum(positions, 0), cache, attend)
+        hidden, cache = drafter.singles(rows.page_table, token, positions, cache)
         head = Head(drafter.decoder, hidden, drafter.backend)
         chosen = choose_tokens(head, rows, now.made + index, checker.extras, 0)
         return chosen.tokens, tokens.at[:, index].set(chosen.tokens, mode="drop"), cache

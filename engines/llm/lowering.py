@@ -28,7 +28,14 @@ from headrace.engines.llm.logit_edits import Extras, all_allowed, no_edits
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.partition import ON_DEFAULT_DEVICE, Layout
 from headrace.engines.llm.pipeline import EarlierStage, describe, entering_shape, shape_of
-from headrace.engines.llm.programs import choose, decode_burst, decode_scores, prefill, prefill_scores
+from headrace.engines.llm.programs import (
+    BurstArguments,
+    choose,
+    decode_burst,
+    decode_scores,
+    prefill,
+    prefill_scores,
+)
 from headrace.engines.llm.prompt_scores import pack_spans, score_prompts
 from headrace.engines.llm.shapes import Shapes
 from headrace.engines.llm.speculate import Speculation, ngram_burst
@@ -129,17 +136,15 @@ class Lowering:
                 packed = pack_rows([], [], key.size, self._shapes.table_width)
                 arguments = {"scores": self._scores_shape(key.size), "packed": packed}
                 num_rows = key.size
-            case "speculate":
-                arguments = self.pack_speculative(DecodeBatch([], 1, 1), [], key.size)
-                num_rows = key.size
+            case "decode logits":
+                packed = pack_rows([], [], key.size, self._shapes.table_width)
+                return {"packed": packed, **entering_shape(self._layout, key.size, self._model.hidden_size)}
             case _:
-                batch = DecodeBatch([], 1, 1)
-                arguments = self.pack_decode(batch, [], key.size)
+                extras = self._no_extras(key.size, key.variant)
+                pack = self.pack_speculative if key.kind == "speculate" else self.pack_decode
+                given = pack(DecodeBatch([], 1, 1), [], key.size, extras)
                 entering = entering_shape(self._layout, key.size, self._model.hidden_size)
-                if key.kind == "decode logits":
-                    return {"packed": arguments["packed"], **entering}
-                arguments |= entering
-                num_rows = key.size
+                return {"given": given, **entering}
         if key.kind in ("prefill logits", "draft prefill"):
             return arguments
         return {**arguments, "extras": self._no_extras(num_rows, key.variant)}
@@ -176,24 +181,26 @@ class Lowering:
         """The arguments of a prefill but for the extras."""
         return {"packed": pack_prefill(batch, stop_ids, self.sizes(size), self._config.pad_token_id)}
 
-    def pack_decode(self, batch: DecodeBatch, stop_ids: StopIds, size: int) -> dict[str, Any]:
-        """The arguments of a decode burst but for the extras."""
-        burst = self._shapes.burst
-        return {
-            "packed": pack_rows(batch.sequences, stop_ids, size, self._shapes.table_width),
-            "known": pack_known(batch.sequences, size, burst),
-            "bounds": np.asarray([min(batch.max_steps, burst), batch.min_active], np.int32),
-        }
+    def pack_decode(self, batch: DecodeBatch, stop_ids: StopIds, size: int, extras: Extras) -> BurstArguments:
+        """What a decode burst is told."""
+        known = pack_known(batch.sequences, size, self._shapes.burst)
+        return self._pack_burst(batch, stop_ids, known, extras)
 
-    def pack_speculative(self, batch: DecodeBatch, stop_ids: StopIds, size: int) -> dict[str, Any]:
-        """The arguments of a speculative burst but for the extras."""
+    def pack_speculative(
+        self, batch: DecodeBatch, stop_ids: StopIds, size: int, extras: Extras
+    ) -> BurstArguments:
+        """What a speculative burst is told."""
         # A draft model knows the tokens by its pages.
         length = 0 if self._draft else self._shapes.table_width * self._config.cache.page_size
-        return {
-            "packed": pack_rows(batch.sequences, stop_ids, size, self._shapes.table_width),
-            "history": pack_history(batch.sequences, size, length),
-            "bounds": np.asarray([min(batch.max_steps, self._shapes.burst), batch.min_active], np.int32),
-        }
+        return self._pack_burst(batch, stop_ids, pack_history(batch.sequences, size, length), extras)
+
+    def _pack_burst(
+        self, batch: DecodeBatch, stop_ids: StopIds, tokens: np.ndarray, extras: Extras
+    ) -> BurstArguments:
+        rows = pack_rows(batch.sequences, stop_ids, len(tokens), self._shapes.table_width)
+        bounds = np.asarray([min(batch.max_steps, self._shapes.burst), batch.min_active], np.int32)
+        arrays: dict[str, Any] = {"packed": rows, "tokens": tokens, "bounds": bounds}  # the host's
+        return BurstArguments(**arrays, extras=extras)
 
     @property
     def speculation(self) -> Speculation:

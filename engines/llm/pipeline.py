@@ -15,9 +15,9 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
-from headrace.engines.llm.attend import attend_blocks, attend_single
 from headrace.engines.llm.attention import Backend
 from headrace.engines.llm.batch import PackedPrefill, unpack_prefill, unpack_rows
+from headrace.engines.llm.forward import Forward
 from headrace.engines.llm.kv_cache import KVCache, copy_pages
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.partition import Layout
@@ -128,10 +128,8 @@ def enter_prefill(
     entering: Float[Array, "T E"] | None = None,
 ) -> tuple[KVCache, Float[Array, "T E"]]:
     """A stage's part of a prefill. Donates cache."""
-    decoder: Decoder = nnx.merge(graph, weights)
     rows, chunks = unpack_prefill(packed, sizes)
-    attend = partial(attend_blocks, backend, rows, chunks)
-    residual, cache = decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend, entering)
+    residual, cache = Forward(nnx.merge(graph, weights), backend).chunks(rows, chunks, cache, entering)
     return cache, residual
 
 
@@ -144,10 +142,9 @@ def enter_decode(
     entering: Float[Array, "R E"] | None = None,
 ) -> tuple[KVCache, Float[Array, "R E"]]:
     """A stage's part of one decode step. Donates cache."""
-    decoder: Decoder = nnx.merge(graph, weights)
-    rows = unpack_rows(packed)
-    attend = partial(attend_single, backend, rows.page_table, jnp.where(rows.limit > 0, rows.position, -1))
-    residual, cache = decoder(rows.token, jnp.maximum(rows.position, 0), cache, attend, entering)
+    rows, forward = unpack_rows(packed), Forward(nnx.merge(graph, weights), backend)
+    positions = jnp.where(rows.limit > 0, rows.position, -1)
+    residual, cache = forward.singles(rows.page_table, rows.token, positions, cache, entering)
     return cache, residual
 
 

@@ -1,6 +1,5 @@
 """The device programs of the text engine: a prefill of ragged chunks, and a burst of decode steps."""
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -8,7 +7,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from headrace.engines.llm.attend import attend_blocks, attend_single
 from headrace.engines.llm.attention import Backend
 from headrace.engines.llm.batch import (
     UNKNOWN,
@@ -29,9 +27,19 @@ from headrace.engines.llm.choose import (
     choose_tokens,
     score,
 )
+from headrace.engines.llm.forward import Forward
 from headrace.engines.llm.kv_cache import KVCache
 from headrace.engines.llm.logit_edits import Extras, record_tokens
 from headrace.engines.llm.model import Decoder
+
+
+class BurstArguments(NamedTuple):
+    """What a burst of decode steps is told of its rows."""
+
+    packed: Int[Array, "R columns"]  # by pack_rows
+    tokens: Int[Array, "R L"]  # by pack_known, or with proposals by pack_history
+    bounds: Int[Array, " 2"]  # most tokens a row, and the rows below which the burst ends
+    extras: Extras
 
 
 def prefill(
@@ -50,9 +58,9 @@ def prefill(
     `entering` is, here and below, what the pipeline stage before hands over.
     """
     decoder: Decoder = nnx.merge(graph, weights)
-    hidden, last, cache = _hidden_states(decoder, backend, cache, packed, sizes, entering)
-    rows, _ = unpack_prefill(packed, sizes)
-    head = Head(decoder, last, backend)
+    rows, chunks = unpack_prefill(packed, sizes)
+    hidden, cache = Forward(decoder, backend).chunks(rows, chunks, cache, entering)
+    head = Head(decoder, hidden[chunks.last_token], backend)
     chosen = choose_tokens(head, rows, jnp.zeros_like(rows.limit), extras, num_top)
     return cache, _pack_once(chosen, rows), hidden
 
@@ -68,8 +76,9 @@ def prefill_scores(
 ) -> tuple[KVCache, Scores, Float[Array, "T E"]]:
     """A prefill without the choice of tokens. Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
-    hidden, last, cache = _hidden_states(decoder, backend, cache, packed, sizes, entering)
-    return cache, score(Head(decoder, last, backend)), hidden
+    rows, chunks = unpack_prefill(packed, sizes)
+    hidden, cache = Forward(decoder, backend).chunks(rows, chunks, cache, entering)
+    return cache, score(Head(decoder, hidden[chunks.last_token], backend)), hidden
 
 
 def decode_scores(
@@ -83,8 +92,8 @@ def decode_scores(
     """One decode step without the choice of tokens. Donates cache."""
     decoder: Decoder = nnx.merge(graph, weights)
     rows = unpack_rows(packed)
-    attend = partial(attend_single, backend, rows.page_table, jnp.where(rows.limit > 0, rows.position, -1))
-    hidden, cache = decoder(rows.token, jnp.maximum(rows.position, 0), cache, attend, entering)
+    positions = jnp.where(rows.limit > 0, rows.position, -1)
+    hidden, cache = Forward(decoder, backend).singles(rows.page_table, rows.token, positions, cache, entering)
     return cache, score(Head(decoder, hidden, backend))
 
 
@@ -101,16 +110,13 @@ def decode_burst(
     backend: Backend,
     weights: nnx.State,
     cache: KVCache,
-    packed: Int[Array, "R columns"],
-    known: Int[Array, "R K"],
-    bounds: Int[Array, " 2"],
-    extras: Extras,
+    given: BurstArguments,
     num_top: int,
     entering: Float[Array, "R E"] | None = None,
 ) -> tuple[KVCache, Int[Array, "R results"]]:
-    """Donates cache."""
-    decoder: Decoder = nnx.merge(graph, weights)
-    rows = unpack_rows(packed)
+    """The tokens of rows that decode step by step; those that are known stay. Donates cache."""
+    forward = Forward(nnx.merge(graph, weights), backend)
+    rows, known, bounds = unpack_rows(given.packed), given.tokens, given.bounds
     num_rows, burst = known.shape
     assert entering is None or burst == 1, "a pipeline makes a step a dispatch"
     max_steps, min_active = bounds[0], bounds[1]
@@ -122,9 +128,9 @@ def decode_burst(
 
     def step(state: _Burst) -> _Burst:
         positions = jnp.where(state.is_active, rows.position + state.made, -1)
-        attend = partial(attend_single, backend, rows.page_table, positions)
-        hidden, cache = decoder(state.token, jnp.maximum(positions, 0), state.cache, attend, entering)
-        chosen = choose_tokens(Head(decoder, hidden, backend), rows, state.made, state.extras, num_top)
+        hidden, cache = forward.singles(rows.page_table, state.token, positions, state.cache, entering)
+        head = Head(forward.decoder, hidden, backend)
+        chosen = choose_tokens(head, rows, state.made, state.extras, num_top)
         known_token = known[:, state.step]
         tokens = jnp.where(known_token == UNKNOWN, chosen.tokens, known_token)
         made = state.made + state.is_active.astype(jnp.int32)
@@ -145,7 +151,7 @@ def decode_burst(
         made=jnp.zeros_like(rows.limit),
         is_active=rows.limit > 0,
         chosen=no_tokens(num_rows, burst, num_top),
-        extras=extras,
+        extras=given.extras,
         cache=cache,
     )
     end = jax.lax.while_loop(goes_on, step, start)
@@ -173,21 +179,6 @@ def no_tokens(num_rows: int, burst: int, num_top: int) -> Chosen:
         logprobs=jnp.zeros((*shape, num_top), jnp.float32),
     )
     return Chosen(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), top if num_top else None)
-
-
-def _hidden_states(
-    decoder: Decoder,
-    backend: Backend,
-    cache: KVCache,
-    packed: Int[Array, " L"],
-    sizes: PackedPrefill,
-    entering: Float[Array, "T E"] | None,
-) -> tuple[Float[Array, "T E"], Float[Array, "R E"], KVCache]:
-    """The hidden states of all tokens, and of each row's last one."""
-    rows, chunks = unpack_prefill(packed, sizes)
-    attend = partial(attend_blocks, backend, rows, chunks)
-    hidden, cache = decoder(chunks.tokens, jnp.maximum(chunks.positions, 0), cache, attend, entering)
-    return hidden, hidden[chunks.last_token], cache
 
 
 def _pack_once(chosen: Chosen, rows: Rows) -> Int[Array, "R results"]:

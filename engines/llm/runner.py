@@ -292,8 +292,9 @@ class Runner:
             self._cache, scores = program(self._weights, cache=self._cache, packed=rows, **handed)
             result, most_steps = self._choose_with_host(batch, scores, rows, extras), 1
         else:
-            arguments = {**self._lowering.pack_decode(batch, stop_ids, key.size), "extras": extras}
-            arguments |= self._earlier.enter(self.programs, ENTER_DECODE, key.size, arguments["packed"])
+            given = self._lowering.pack_decode(batch, stop_ids, key.size, extras)
+            handed = self._earlier.enter(self.programs, ENTER_DECODE, key.size, np.asarray(given.packed))
+            arguments = {"given": given, **handed}
             program = self.programs.get(key, arguments)
             self._cache, result = program(self._weights, cache=self._cache, **arguments)
             most_steps = self.shapes.burst
@@ -304,7 +305,7 @@ class Runner:
         num_top = count_top(batch.sequences)
         extras = Extras(mask=pack_mask(batch.sequences, size, self._vocab_size))
         key = ProgramKey("speculate", size, Variant.of(num_top, extras))
-        arguments = {**self._lowering.pack_speculative(batch, stop_ids, size), "extras": extras}
+        arguments = {"given": self._lowering.pack_speculative(batch, stop_ids, size, extras)}
         program, draft = self.programs.get(key, arguments), self._draft
         if draft is None:
             self._cache, result = program(self._weights, cache=self._cache, **arguments)

@@ -15,17 +15,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from headrace.engines.llm.attend import attend_even
 from headrace.engines.llm.attention import Backend
 from headrace.engines.llm.batch import Proposed, Rows, Sampled, SampledTop, pack_sampled, unpack_rows
 from headrace.engines.llm.choose import Chosen, Head, choose_tokens
+from headrace.engines.llm.forward import Forward
 from headrace.engines.llm.kv_cache import KVCache
 from headrace.engines.llm.logit_edits import Extras
-from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.ngram import look_up
-from headrace.engines.llm.programs import no_tokens
+from headrace.engines.llm.programs import BurstArguments, no_tokens
 
 
 class Speculation(NamedTuple):
@@ -67,31 +66,19 @@ def ngram_burst(
     backend: Backend,
     weights: nnx.State,
     cache: KVCache,
-    packed: Int[Array, "R columns"],
-    history: Int[Array, "R L"],
-    bounds: Int[Array, " 2"],
-    extras: Extras,
+    given: BurstArguments,
     num_top: int,
     speculation: Speculation,
 ) -> tuple[KVCache, Int[Array, "R results"]]:
     """A burst with proposals from the rows' own tokens. Donates cache."""
-    rows = unpack_rows(packed)
+    checker = Checker.of(Forward(nnx.merge(graph, weights), backend), given, num_top, speculation)
 
     def propose(now: Progress) -> Proposal:
-        length = rows.position + now.made + 1
+        length = checker.rows.position + now.made + 1
         return Proposal(*look_up(now.history, length, speculation.num_tokens, speculation.lookup))
 
-    checker = Checker(
-        decoder=nnx.merge(graph, weights),
-        backend=backend,
-        rows=rows,
-        bounds=bounds,
-        extras=extras,
-        num_top=num_top,
-        speculation=speculation,
-    )
     end = jax.lax.while_loop(
-        checker.goes_on, lambda now: checker.check(now, propose(now)), checker.start(cache, history)
+        checker.goes_on, lambda now: checker.check(now, propose(now)), checker.start(cache, given.tokens)
     )
     return end.cache, pack_progress(end)
 
@@ -100,8 +87,7 @@ def ngram_burst(
 class Checker:
     """The rows of a burst, and the model that checks what is proposed for them."""
 
-    decoder: Decoder
-    backend: Backend
+    forward: Forward
     rows: Rows
     bounds: Int[Array, " 2"]
     """Most tokens a row, and the rows below which the burst ends."""
@@ -109,6 +95,18 @@ class Checker:
     """Masks alone: what else changes logits depends on the tokens before."""
     num_top: int
     speculation: Speculation
+
+    @classmethod
+    def of(cls, forward: Forward, given: BurstArguments, num_top: int, speculation: Speculation) -> "Checker":
+        """The checker of a burst."""
+        return cls(
+            forward=forward,
+            rows=unpack_rows(given.packed),
+            bounds=given.bounds,
+            extras=given.extras,
+            num_top=num_top,
+            speculation=speculation,
+        )
 
     def start(self, cache: KVCache, history: Int[Array, "R L"]) -> Progress:
         """The rows before any token."""
@@ -168,6 +166,10 @@ class Checker:
             history=_put(self.rows.position + now.made + 1, num_new, now.history, chosen.tokens),
         )
 
+    def head(self, hidden: Float[Array, "T E"]) -> Head:
+        """The model's output head over hidden states."""
+        return Head(self.forward.decoder, hidden, self.forward.backend)
+
     def _choose(
         self, now: Progress, proposed: Int[Array, "R K"], num_proposed: Int[Array, " R"]
     ) -> tuple[Chosen, KVCache]:
@@ -178,15 +180,10 @@ class Checker:
         positions = (rows.position + now.made)[:, None] + within
         is_real = now.is_active[:, None] & (within <= num_proposed[:, None])
         positions = jnp.where(is_real, positions, -1)
-        attend = partial(attend_even, self.backend, rows.page_table, positions)
-        hidden, cache = self.decoder(
-            tokens.reshape(-1), jnp.maximum(positions, 0).reshape(-1), now.cache, attend
-        )
+        hidden, cache = self.forward.even(rows.page_table, tokens, positions, now.cache)
         every = jax.tree.map(lambda array: jnp.repeat(jnp.asarray(array), size, axis=0), (rows, self.extras))
         made = (now.made[:, None] + within).reshape(-1)
-        chosen = choose_tokens(
-            Head(self.decoder, hidden, self.backend), every[0], made, every[1], self.num_top
-        )
+        chosen = choose_tokens(self.head(hidden), every[0], made, every[1], self.num_top)
         return jax.tree.map(lambda array: array.reshape(-1, size, *array.shape[1:]), chosen), cache
 
 
