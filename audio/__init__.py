@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from headrace.audio.loading import Reading, load_audio, stream_audio
     from headrace.audio.mel import log_mel, log_mel_batch
     from headrace.audio.recording import SAMPLE_RATE, AudioSource, Ending, ReadableFile, Recording
-    from headrace.audio.vad import PackedSpeech, SpeechPacker, VadError, silero_judge
+    from headrace.audio.silero import VadError, silero_judge
+    from headrace.audio.vad import PackedSpeech, SpeechPacker
     from headrace.audio.windows import MAX_CHUNK_S, Window, WindowStream, cut_windows
 
 __all__ = [
@@ -46,7 +47,8 @@ _HOMES = {
     "loading": ("Reading", "load_audio", "stream_audio"),
     "mel": ("log_mel", "log_mel_batch"),
     "recording": ("SAMPLE_RATE", "AudioSource", "Ending", "ReadableFile", "Recording"),
-    "vad": ("PackedSpeech", "SpeechPacker", "VadError", "silero_judge"),
+    "silero": ("VadError", "silero_judge"),
+    "vad": ("PackedSpeech", "SpeechPacker"),
     "windows": ("MAX_CHUNK_S", "Window", "WindowStream", "cut_windows"),
 }
 __getattr__ = lazily(__name__, _HOMES)
