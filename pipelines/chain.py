@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.shared import Shared
 
@@ -28,7 +29,13 @@ from headrace.pipelines.generate import GenerateWork, engine_config
 from headrace.pipelines.heartbeat import Heartbeat
 from headrace.pipelines.in_flight import IN_FLIGHT
 from headrace.pipelines.output_directory import claim_output, refuse_foreign_output, refuse_unwritable_output
-from headrace.pipelines.pipeline import PipelineResult, is_local_runner, pipeline_options, wait_for
+from headrace.pipelines.pipeline import (
+    PipelineResult,
+    chunks_at_once,
+    is_local_runner,
+    pipeline_options,
+    wait_for,
+)
 from headrace.pipelines.plan import ChunkTask, Plan
 from headrace.pipelines.progress import ProgressPoller, reporting
 from headrace.pipelines.recipe import Recipe, Stage
@@ -190,7 +197,7 @@ def _run(
         return PipelineResult()
     options = pipeline_options(beam_args)
     pipeline = beam.Pipeline(options=options)
-    _build(pipeline, recipe, runs, is_strict=not is_local_runner(options))
+    _build(pipeline, recipe, runs, options)
     with ExitStack() as stack:
         for name, run in runs.items():
             IN_FLIGHT.begin(run.output)
@@ -211,7 +218,7 @@ def _named(name: str, report: OnStageProgress) -> Callable[[Progress], None]:
 
 
 def _build(
-    pipeline: beam.Pipeline, recipe: Recipe, runs: Mapping[str, PreparedRun], *, is_strict: bool
+    pipeline: beam.Pipeline, recipe: Recipe, runs: Mapping[str, PreparedRun], options: PipelineOptions
 ) -> None:
     """The stages as ParDos that feed each other, without a shuffle: no part waits for the others."""
     manifests: dict[str, PCollection] = {}
@@ -226,7 +233,12 @@ def _build(
         else:
             by_part = {task.chunk.files[0].source: task for task in run.plan.tasks}
             chunks = manifests[stage.rows_of] | f"Rows of {stage.name}" >> beam.ParDo(NextTask(by_part))
-        launch = Launch(output=run.output, is_strict=is_strict, deadline=_deadline(stage))
+        launch = Launch(
+            output=run.output,
+            is_strict=not is_local_runner(options),
+            deadline=_deadline(stage),
+            chunks_at_once=chunks_at_once(options),
+        )
         engine = engines.setdefault(_engine_key(run), Shared())
         committed = chunks | f"Run {stage.name}" >> beam.ParDo(RunChunk(run.work, launch, engine))
         there = [Manifest(name, footer.rows) for name, footer in run.plan.reused.items()]

@@ -18,10 +18,9 @@ from headrace.pipelines.run_chunk import MISSING, Launch, RunChunk
 from headrace.pipelines.work import Work
 from headrace.pipelines.worker_watch import watching_workers
 
-_DEFAULT_RUNNER = ["--runner=FnApiRunner", "--direct_running_mode=multi_threading"]
-# While the last rows of one chunk are long, those of the next ones keep the engine busy: threads share one
-# engine, and cost little. Each process has an engine of its own.
 _DEFAULT_WORKERS = {"multi_threading": 4, "multi_processing": 2, "in_memory": 1}
+# While the last rows of one chunk are long, those of the next ones keep the engine busy.
+_CHUNKS_IN_MEMORY = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,14 +41,23 @@ class PipelineResult:
 
 
 def pipeline_options(beam_args: Sequence[str]) -> PipelineOptions:
-    """Beam's options; where no runner is named, FnApiRunner with threads that share an engine."""
+    """Beam's options; where no runner is named, FnApiRunner in this process, or its threads if several."""
     options = PipelineOptions(list(beam_args))
     if options.view_as(StandardOptions).runner is not None:
         return options
+    direct = options.view_as(DirectOptions)
+    mode = direct.direct_running_mode
+    if mode == "in_memory" and direct.direct_num_workers != 1:
+        mode = "multi_threading"
+    defaults = (f"--direct_running_mode={mode}", f"--direct_num_workers={_DEFAULT_WORKERS[mode]}")
     # The last of an option's values counts: what the user gave goes after the defaults.
-    mode = PipelineOptions([*_DEFAULT_RUNNER, *beam_args]).view_as(DirectOptions).direct_running_mode
-    workers = f"--direct_num_workers={_DEFAULT_WORKERS[mode]}"
-    return PipelineOptions([*_DEFAULT_RUNNER, workers, *beam_args])
+    return PipelineOptions(["--runner=FnApiRunner", *defaults, *beam_args])
+
+
+def chunks_at_once(options: PipelineOptions) -> int:
+    """How many chunks a worker runs beside each other: several where it is the only one, in this process."""
+    is_in_memory = options.view_as(DirectOptions).direct_running_mode == "in_memory"
+    return _CHUNKS_IN_MEMORY if is_in_memory and is_local_runner(options) else 1
 
 
 def run_pipeline(
@@ -103,11 +111,13 @@ def is_local_runner(options: PipelineOptions) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """The one line of a worker's failure that says why, out of the traceback that a runner wraps it in."""
+    """The one line of a worker's failure that says why: its own, or of the traceback that it wraps."""
     text = re.sub(r"\s*\[while running '[^']*'\]", "", str(error))
     lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
     named = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
     line = (named or lines)[-1].strip()
+    if not named and type(error) is not RuntimeError:
+        line = f"{type(error).__name__}: {line}"
     return re.sub(r"(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*: )", "", line).removeprefix("RuntimeError: ")
 
 

@@ -40,6 +40,7 @@ from headrace.pipelines.output_directory import (
 )
 from headrace.pipelines.pipeline import (
     PipelineResult,
+    chunks_at_once,
     is_local_runner,
     pipeline_options,
     run_pipeline,
@@ -275,6 +276,7 @@ def _run_tasks(work: Work, output: str, plan: Plan, beam_args: Sequence[str]) ->
         output=output,
         is_strict=not is_local_runner(options),
         deadline=time.time() + hours * 3600 if hours is not None else None,
+        chunks_at_once=chunks_at_once(options),
     )
     IN_FLIGHT.begin(output)
     try:

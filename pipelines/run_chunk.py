@@ -5,14 +5,17 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.shared import Shared
+from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.audio import HeadraceError
 from headrace.engines import EngineError
@@ -28,6 +31,7 @@ from headrace.pipelines.persistence import failure_reason, persist, refuse_full_
 from headrace.pipelines.plan import ChunkTask
 from headrace.pipelines.prometheus import METRICS_SERVER
 from headrace.pipelines.resident import Resident, acquire_resident, retire
+from headrace.pipelines.side_by_side import SideBySide
 from headrace.pipelines.stall_watch import STALLS, Watched
 from headrace.pipelines.suspects import Verdict, judge, trials
 from headrace.pipelines.tables import read_rows
@@ -65,6 +69,23 @@ class Launch:
     """Whether an end of a worker that nobody saw is held for a row's doing at once."""
     deadline: float | None = None
     """Time from which on no chunk is begun, in seconds since 1970."""
+    chunks_at_once: int = 1
+    """Chunks of a bundle that run beside each other: as one runs out of rows, the next fill the engine."""
+
+
+class Committed(NamedTuple):
+    """What is told of a part that was committed just now."""
+
+    footer: Footer
+    results: list[ResultRow]
+    resident: Resident
+
+
+class Ended(NamedTuple):
+    """How a chunk ended; nothing was committed where the part was there before, or is missing."""
+
+    manifest: Manifest
+    committed: Committed | None = None
 
 
 class RunChunk(beam.DoFn):
@@ -77,52 +98,71 @@ class RunChunk(beam.DoFn):
         self._shared = shared
         self._resident: Resident | None = None
 
-    def process(self, element: ChunkTask) -> Iterable[Manifest]:
-        reason = self._try(element)
-        if reason is not None:
-            IN_FLIGHT.miss(self._output, element.chunk.part_name, reason)
-            increase(f"{MISSING}{reason}", 1)
-        yield Manifest(element.chunk.part_name, element.chunk.rows, reason)
+    def start_bundle(self) -> None:
+        self._chunks = SideBySide[Ended](self._launch.chunks_at_once)
+
+    def process(self, element: ChunkTask) -> Iterator[Manifest]:
+        self._chunks.begin(partial(self._try, element))
+        while self._chunks.is_full:
+            yield self._tell(self._chunks.take())
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        while self._chunks.is_busy:
+            yield GlobalWindows.windowed_value(self._tell(self._chunks.take()))
 
     def teardown(self) -> None:
         self._resident = None
 
-    def _try(self, task: ChunkTask) -> str | None:
-        """Commits a chunk; why it cannot be, where the others go on."""
-        name = task.chunk.part_name
+    def _try(self, task: ChunkTask) -> Ended:
+        """Commits a chunk, or says why it cannot be, where the others go on."""
+        name, rows = task.chunk.part_name, task.chunk.rows
         try:
             if not task.retry and is_part_of(read_footer(self._output, name), task.chunk):
-                return None
+                return Ended(Manifest(name, rows))
             check_budget(self._work.config, self._launch.deadline, self._output)
             refuse_full_disk(self._output)
-            self._run_until_engine_lives(task)
+            return Ended(Manifest(name, rows), self._run_until_engine_lives(task))
         except HaltedError as error:
-            return str(error)
+            return Ended(Manifest(name, rows, str(error)))
         except (OSError, pa.ArrowException, InputChangedError) as error:
             reason = failure_reason(error)
             logger.error("%s: %s", name, reason)
-            return reason
-        return None
+            return Ended(Manifest(name, rows, reason))
 
-    def _run_until_engine_lives(self, task: ChunkTask) -> None:
+    def _tell(self, ended: Ended) -> Manifest:
+        """Adds to Beam's metrics how a chunk ended: in the bundle's thread, or they are lost."""
+        manifest = ended.manifest
+        if manifest.missing is not None:
+            IN_FLIGHT.miss(self._output, manifest.part, manifest.missing)
+            increase(f"{MISSING}{manifest.missing}", 1)
+        if ended.committed is not None:
+            self._count(*ended.committed)
+        return manifest
+
+    def _run_until_engine_lives(self, task: ChunkTask) -> Committed:
         """Runs a chunk, with another engine where one dies; the journal says which rows to suspect."""
         for tries_left in reversed(range(_MAX_ENGINES)):
-            if self._resident is None:
-                self._resident = acquire_resident(self._shared, self._work.load)
-                if self._work.config.prometheus_port is not None:
-                    METRICS_SERVER.show(self._work.config.prometheus_port, self._resident, self._output)
+            resident = self._acquire()
             try:
-                self._run(task, self._resident)
-                return
+                return self._run(task, resident)
             except EngineError as error:
-                is_worth_it = retire(self._resident) and tries_left > 0
-                self._resident = None
+                is_worth_it = retire(resident) and tries_left > 0
                 # It may have died of a row of another chunk; with no row in it at all, none did it.
                 if not is_worth_it or not any(each.in_flight for each in past_attempts(self._output)):
                     raise
                 logger.warning("the engine has died and is loaded again: %s", error)
+        raise AssertionError("the last try returns or raises")
 
-    def _run(self, task: ChunkTask, resident: Resident) -> None:
+    def _acquire(self) -> Resident:
+        """The living engine of the process, which this DoFn keeps alive from now on."""
+        resident = acquire_resident(self._shared, self._work.load)
+        port = self._work.config.prometheus_port
+        if resident is not self._resident and port is not None:
+            METRICS_SERVER.show(port, resident, self._output)
+        self._resident = resident
+        return resident
+
+    def _run(self, task: ChunkTask, resident: Resident) -> Committed:
         started_s = time.monotonic()
         name = task.chunk.part_name
         verdict = judge(past_attempts(self._output, name), strict=self._launch.is_strict)
@@ -141,7 +181,7 @@ class RunChunk(beam.DoFn):
             rows = [each.values for each in results]
             persist(lambda: write_part(self._output, rows, self._work.schema, footer), self._output)
         forget(self._output, [name])
-        self._count(footer, results, resident)
+        return Committed(footer, results, resident)
 
     def _results_to_keep(self, task: ChunkTask) -> dict[int, ResultRow]:
         """Rows without an error of the part that is there, by their places, where the others are retried."""
@@ -184,7 +224,6 @@ class RunChunk(beam.DoFn):
         )
 
     def _count(self, footer: Footer, results: list[ResultRow], resident: Resident) -> None:
-        """Adds a part to Beam's metrics; they are lost without a word in any thread but the bundle's."""
         increase("parts", 1)
         increase("rows", footer.rows)
         increase("rows_failed", footer.rows_failed)

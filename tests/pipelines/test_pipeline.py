@@ -9,7 +9,7 @@ from headrace.pipelines.pipeline import pipeline_options, reason
 @pytest.mark.parametrize(
     ("args", "wanted"),
     [
-        ([], ("FnApiRunner", "multi_threading", 4)),
+        ([], ("FnApiRunner", "in_memory", 1)),
         (["--direct_num_workers=3"], ("FnApiRunner", "multi_threading", 3)),
         (["--direct_running_mode", "in_memory"], ("FnApiRunner", "in_memory", 1)),
         (["--direct_running_mode=multi_processing"], ("FnApiRunner", "multi_processing", 2)),
@@ -32,5 +32,6 @@ def test_the_reason_of_a_failure_is_its_last_line():
     assert reason(RuntimeError(text)) == "EngineError: the engine failed: boom"
     long = "jaxtyping.TypeCheckError: wrong value\n  Actual value: 3\n [while running 'RunChunk']"
     assert reason(RuntimeError(long)) == "TypeCheckError: wrong value"
-    assert reason(OSError("disk full")) == "disk full"
+    assert reason(OSError("disk full [while running 'RunChunk']")) == "OSError: disk full"
+    assert reason(RuntimeError("disk full")) == "disk full"
     assert reason(RuntimeError()) == "RuntimeError"
