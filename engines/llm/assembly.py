@@ -17,7 +17,7 @@ from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.draft import Draft
 from headrace.engines.llm.engine import LLMEngine
 from headrace.engines.llm.engine_config import EngineConfig
-from headrace.engines.llm.families import load_decoder, random_decoder, read_model_config
+from headrace.engines.llm.families import load_decoder, load_eagle_head, random_decoder, read_model_config
 from headrace.engines.llm.kv_cache import choose_num_pages, count_page_bytes
 from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.model import Decoder
@@ -98,7 +98,7 @@ def assemble(
     encoder = RequestEncoder(
         tokenizer, config, vocab_size=model_config.vocab_size, max_prompt_len=max_model_len - 1
     )
-    draft = draft or load_draft(config, max_model_len)
+    draft = draft or load_draft(config, max_model_len, replicas[0][0].decoder)
     if draft is not None:
         draft.check(model_config, max_model_len)
     page_bytes = _draft_page_bytes(draft, config.cache.page_size)
@@ -126,17 +126,20 @@ def assemble(
     )
 
 
-def load_draft(config: EngineConfig, max_model_len: int) -> Draft | None:
-    """The draft model that a config names, with the engine's own precision; None where none is wanted.
+def load_draft(config: EngineConfig, max_model_len: int, target: Decoder) -> Draft | None:
+    """The draft model or head that a config names, with the engine's precision; None where none is wanted.
 
     Raises:
       ModelError: it cannot be found, read or run.
-      ConfigError: one is wanted and not named.
+      ConfigError: one is wanted and not named, or a head does not fit the target.
     """
-    if config.speculative.method != "draft_model":
+    if not config.speculative.use_model():
         return None
     config.speculative.require_model()
     checkpoint = open_checkpoint(config.speculative.speculative_model or "")
+    if config.speculative.use_eagle():
+        head = load_eagle_head(checkpoint, target, _choose_precision(config))
+        return Draft(decoder=head, config=config, is_borrowed=False)
     model = read_model_config(checkpoint.config)
     decoder = load_weights(checkpoint, model.for_context(min(max_model_len, model.max_position)), config)
     return Draft(decoder=decoder, config=config, is_borrowed=False)
@@ -145,8 +148,10 @@ def load_draft(config: EngineConfig, max_model_len: int) -> Draft | None:
 def _draft_page_bytes(draft: Draft | None, page_size: int) -> int:
     if draft is None:
         return 0
-    cache = draft.config.cache.replace(page_size=page_size)
-    return count_page_bytes(draft.decoder.config, cache, resolve_dtype(draft.config.dtype))
+    cache, dtype = draft.config.cache.replace(page_size=page_size), resolve_dtype(draft.config.dtype)
+    own = count_page_bytes(draft.decoder.config, cache, dtype)
+    hidden_bytes = draft.decoder.config.hidden_size * dtype.itemsize * page_size
+    return own + (hidden_bytes if draft.config.speculative.use_eagle() else 0)
 
 
 def load_replicas(
@@ -175,16 +180,24 @@ def load_weights(
     Raises:
       ModelError: a weight is missing, has another shape, or is no part of the model.
     """
-    dtype = resolve_dtype(config.dtype)
-    is_plain = dtype == jnp.bfloat16 and config.quantization is None
-    is_packed = is_plain and config.attention_backend != "xla" and native.is_available(native.LINEAR)
-    is_packed = is_packed and config.parallel.num_devices == 1
-    precision = Precision(dtype, is_int8=config.quantization == "int8", is_packed=is_packed)
+    precision = _choose_precision(config)
     if config.use_random_weights:
         return random_decoder(model, precision, layout=layout)
     if checkpoint.artifact is not None:
         return read_decoder(checkpoint, model, precision, config.parallel)
-    return load_decoder(checkpoint, model, dtype, config.quantization, is_packed=is_packed, layout=layout)
+    is_packed = precision.is_packed
+    return load_decoder(
+        checkpoint, model, precision.dtype, config.quantization, is_packed=is_packed, layout=layout
+    )
+
+
+def _choose_precision(config: EngineConfig) -> Precision:
+    """The form of the weights that this machine multiplies fastest."""
+    dtype = resolve_dtype(config.dtype)
+    is_plain = dtype == jnp.bfloat16 and config.quantization is None
+    is_packed = is_plain and config.attention_backend != "xla" and native.is_available(native.LINEAR)
+    is_packed = is_packed and config.parallel.num_devices == 1
+    return Precision(dtype, is_int8=config.quantization == "int8", is_packed=is_packed)
 
 
 def open_model(model: str | Checkpoint, config: EngineConfig | None) -> Checkpoint:

@@ -55,7 +55,7 @@ def attend_even(
         token_rows = TokenRows(page_table, token_row, positions.reshape(-1))
         return write_and_attend(projected, cache, token_rows, rule)
     queries, keys, values = projected.split()
-    pages, offsets = _places(page_table, token_row, positions.reshape(-1), cache.page_size)
+    pages, offsets = places(page_table, token_row, positions.reshape(-1), cache.page_size)
     cache = write_pages(cache, keys, values, pages, offsets)
     if isinstance(cache, TpuPages):
         spans = even_spans(page_table, positions)
@@ -86,7 +86,7 @@ def attend_blocks(
         return write_and_attend(projected, cache, token_rows, rule)
     queries, keys, values = projected.split()
     num_tokens = queries.shape[0]
-    pages, offsets = _places(rows.page_table, chunks.token_row, chunks.positions, cache.page_size)
+    pages, offsets = places(rows.page_table, chunks.token_row, chunks.positions, cache.page_size)
     cache = write_pages(cache, keys, values, pages, offsets)
     if isinstance(cache, TpuPages):
         spans = ragged_spans(rows.page_table, chunks.token_row, chunks.positions)
@@ -121,7 +121,7 @@ def _attend_spans(
     return jnp.where((positions >= 0)[:, None, None], mixed, jnp.zeros_like(mixed))
 
 
-def _places(
+def places(
     page_table: Int[Array, "R P"], token_row: Int[Array, " T"], positions: Int[Array, " T"], page_size: int
 ) -> tuple[Int[Array, " T"], Int[Array, " T"]]:
     """Page and offset where each token's key and value lie; padding goes to the null page."""

@@ -34,6 +34,8 @@ class PrefillBatch:
     """Whether the chunk is its row's last, after which a token is made."""
     starts: list[int] = field(default_factory=list)
     """Where the chunks begin, where that is not at the first uncomputed token."""
+    ahead: int = 0
+    """By how much the tokens are ahead of their positions: an EAGLE head takes the one that follows."""
 
     @property
     def num_tokens(self) -> int:
@@ -192,7 +194,7 @@ def pack_prefill(
     cursor = num_blocks = 0
     for row, (sequence, length) in enumerate(zip(batch.sequences, batch.lengths, strict=True)):
         first = batch.starts[row] if batch.starts else sequence.num_computed
-        tokens[cursor : cursor + length] = sequence.tokens[first : first + length]
+        tokens[cursor : cursor + length] = sequence.tokens[first + batch.ahead :][:length]
         positions[cursor : cursor + length] = np.arange(first, first + length)
         token_row[cursor : cursor + length] = row
         for start in range(0, length, BLOCK_TOKENS):

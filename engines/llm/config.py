@@ -75,6 +75,8 @@ class LayerConfig(Serializable):
     """Tokens that a query sees, itself included; all before it where None."""
     experts: ExpertsConfig | None = None
     """Experts in the place of the MLP."""
+    has_attention_norm: bool = True
+    """What enters the attention is normed; not in the first layer of an EAGLE head."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

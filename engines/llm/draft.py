@@ -1,4 +1,4 @@
-"""The draft model: a small model that proposes tokens, with its own KV pages under the numbers of the pool.
+"""The draft model or EAGLE head that proposes tokens, with its own KV pages under the numbers of the pool.
 
 It sees a row only when it is to propose for it: `lagging` gives what of the rows it has not seen until then.
 """
@@ -16,6 +16,7 @@ from headrace.engines.llm.attention import Backend, choose_backend
 from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, unpack_prefill
 from headrace.engines.llm.choose import Head, choose_tokens
 from headrace.engines.llm.config import ModelConfig
+from headrace.engines.llm.eagle_head import EagleHead
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.forward import Forward
 from headrace.engines.llm.kv_cache import KVCache, make_pages
@@ -28,10 +29,10 @@ from headrace.engines.precision import resolve_dtype
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """A model that proposes tokens for another one."""
+    """A model, or an EAGLE head, that proposes tokens for another one."""
 
-    decoder: Decoder
-    """The model with its weights."""
+    decoder: Decoder | EagleHead
+    """The model or head with its weights."""
     config: EngineConfig
     """Its own precision and attention, and the dtype of its pages."""
     is_borrowed: bool
@@ -40,6 +41,8 @@ class Draft:
     def check(self, target: ModelConfig, max_model_len: int) -> None:
         """Raises ConfigError where it cannot propose tokens for such a model."""
         own = self.decoder.config
+        if isinstance(self.decoder, EagleHead):
+            return  # its positions are relative ones, and the rest was checked when it was loaded
         if own.vocab_size != target.vocab_size:
             raise ConfigError(
                 f"the draft model has {own.vocab_size} tokens, the model {target.vocab_size}: "
@@ -53,7 +56,7 @@ class Draft:
 
 
 class DraftModel:
-    """The weights and KV pages of a draft model, and the shapes of both."""
+    """The weights and KV pages of a draft model or an EAGLE head."""
 
     def __init__(self, draft: Draft, num_pages: int, page_size: int) -> None:
         config, model = draft.config, draft.decoder.config
@@ -64,6 +67,7 @@ class DraftModel:
         self.backend: Backend = choose_backend(replace(config, cache=pages), model.head_dim)
         self.cache = make_pages(model, num_pages, page_size, dtype, self.backend)
         self.model_config = model
+        self.is_eagle = isinstance(draft.decoder, EagleHead)
         self._is_borrowed = draft.is_borrowed
 
     def release(self) -> None:
@@ -72,15 +76,22 @@ class DraftModel:
             array.delete()
 
 
-def lagging(sequences: list[Sequence], num_tokens: int, num_rows: int) -> Iterator[PrefillBatch]:
-    """Chunks of the tokens that the draft model has not seen, in batches; counts as seen from now on."""
-    batch = PrefillBatch([], [], [], [])
+def lagging(
+    sequences: list[Sequence], num_tokens: int, num_rows: int, *, ahead: int = 0, again: int = 0
+) -> Iterator[PrefillBatch]:
+    """Chunks of the tokens that the draft model has not seen, in batches; counts as seen from now on.
+
+    Of a row that has some, the last `again` tokens before them are seen again. `ahead`: see PrefillBatch.
+    """
+    batch = PrefillBatch([], [], [], [], ahead)
     for sequence in sequences:
+        if sequence.num_drafted < sequence.num_computed:
+            sequence.num_drafted = max(sequence.num_drafted - again, 0)
         while sequence.num_drafted < sequence.num_computed:
             room = num_tokens - batch.num_tokens
             if room == 0 or len(batch.sequences) == num_rows:
                 yield batch
-                batch = PrefillBatch([], [], [], [])
+                batch = PrefillBatch([], [], [], [], ahead)
                 continue
             length = min(sequence.num_computed - sequence.num_drafted, room)
             batch.starts.append(sequence.num_drafted)

@@ -159,9 +159,10 @@ class EngineConfig(Serializable):
             )
 
     def _check_parallel(self) -> None:
-        if self.speculative.method == "draft_model" and not self.parallel.is_default:
+        if self.speculative.use_model() and not self.parallel.is_default:
+            wanted = "an EAGLE head" if self.speculative.use_eagle() else "a draft model"
             raise ConfigError(
-                "a draft model and its target run on one device: take the method ngram, or leave the "
+                f"{wanted} and its target run on one device: take the method ngram, or leave the "
                 "parallel sizes and devices out"
             )
         if self.speculative.method is not None and self.parallel.pipeline_parallel_size > 1:

@@ -13,6 +13,7 @@ from headrace.engines.errors import ConfigError
 from headrace.engines.llm.accelerator_pages import GpuPages, TpuPages
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.engine_config import CacheConfig, EngineConfig
+from headrace.engines.llm.hidden_pages import HiddenPages
 from headrace.engines.llm.partition import largest_part
 from headrace.engines.mesh import ParallelConfig, chosen_devices
 
@@ -64,7 +65,8 @@ class LayerCache(NamedTuple):
 
 LayerPages = LayerCache | GpuPages | TpuPages
 """KV pages of one layer in the layout of a backend."""
-KVCache = tuple[LayerPages, ...]
+KVCache = tuple[LayerPages | HiddenPages, ...]
+"""KV pages of all layers, and after them those of hidden states where an EAGLE head reads them."""
 
 
 def make_pages(
@@ -74,7 +76,7 @@ def make_pages(
     dtype: jnp.dtype,
     backend: Backend,
     sharding: NamedSharding | None = None,
-) -> KVCache:
+) -> tuple[LayerPages, ...]:
     """Pages of a backend for every layer; `dtype` is bfloat16, float32 or int8."""
     if backend == "native":
         return reserve_cache(model, num_pages, page_size, dtype, sharding)
@@ -88,7 +90,7 @@ def make_cache(
     dtype: jnp.dtype,
     backend: Backend = "xla",
     sharding: NamedSharding | None = None,
-) -> KVCache:
+) -> tuple[LayerPages, ...]:
     """Zeroed pages for every layer; `dtype` is bfloat16, float32 or int8."""
     shapes = _shapes(model, num_pages, page_size, dtype, backend)
     fill = lambda: jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), shapes)  # noqa: E731
@@ -102,7 +104,7 @@ def reserve_cache(
     page_size: int,
     dtype: jnp.dtype,
     sharding: NamedSharding | None = None,
-) -> KVCache:
+) -> tuple[LayerPages, ...]:
     """Pages for the native backend: they take memory once they are written, and hold anything until then."""
     shapes = _shapes(model, num_pages, page_size, dtype, "native")
 
@@ -160,7 +162,7 @@ def copy_pages(cache: KVCache, pages: Int[Array, "2 N"]) -> KVCache:
     return tuple(_copy_layer(layer, pages) for layer in cache)
 
 
-def _copy_layer(cache: LayerPages, pages: Int[Array, "2 N"]) -> LayerPages:
+def _copy_layer(cache: LayerPages | HiddenPages, pages: Int[Array, "2 N"]) -> LayerPages | HiddenPages:
     if not isinstance(cache, LayerCache):
         return cache.copy(pages)
     return jax.tree.map(lambda stored: stored.at[pages[1]].set(stored[pages[0]]), cache)

@@ -407,6 +407,10 @@ def _choose_draft(config: EngineConfig, model: str | LLM | None) -> tuple[Engine
     """The config with the method that a draft model needs, and the draft where it is loaded already."""
     if model is None:
         return config, None
+    if config.speculative.use_eagle():
+        if not isinstance(model, str):
+            raise ConfigError("an EAGLE head is no model of its own: give speculative_model as a spec")
+        return replace(config, speculative=config.speculative.replace(speculative_model=model)), None
     spec = model if isinstance(model, str) else None
     chosen = config.speculative.replace(method="draft_model", speculative_model=spec)
     draft = None if isinstance(model, str) else model.as_draft()

@@ -22,7 +22,10 @@ from headrace.engines.llm.batch import (
 )
 from headrace.engines.llm.choose import Greedy, Scores, has_native_head
 from headrace.engines.llm.draft import DraftModel, draft_burst, draft_prefill
+from headrace.engines.llm.eagle import eagle_burst, eagle_prefill
 from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.forward import split_hidden
+from headrace.engines.llm.hidden_pages import HiddenPages
 from headrace.engines.llm.kv_cache import KVCache, copy_pages
 from headrace.engines.llm.logit_edits import Extras, all_allowed, no_edits
 from headrace.engines.llm.model import Decoder
@@ -86,11 +89,11 @@ class Lowering:
         self._draft = draft
         if draft is not None:
             self._draft_shapes = jax.tree.map(shape_of, (draft.weights, draft.cache))
-            burst = partial(draft_burst, (graph, draft.graph), (backend, draft.backend))
+            is_eagle = draft.is_eagle
+            burst, catch_up = (eagle_burst, eagle_prefill) if is_eagle else (draft_burst, draft_prefill)
+            burst = partial(burst, (graph, draft.graph), (backend, draft.backend))
             self._runs["speculate"] = _jit(burst, None, "num_top", "speculation")
-            self._runs["draft prefill"] = _jit(
-                partial(draft_prefill, draft.graph, draft.backend), None, "sizes"
-            )
+            self._runs["draft prefill"] = _jit(partial(catch_up, draft.graph, draft.backend), None, "sizes")
 
     def lower(self, key: ProgramKey, arguments: Mapping[str, Any]) -> jax.stages.Lowered:
         """The traced program of a bucket for these arguments."""
@@ -145,7 +148,9 @@ class Lowering:
                 given = pack(DecodeBatch([], 1, 1), [], key.size, extras)
                 entering = entering_shape(self._layout, key.size, self._model.hidden_size)
                 return {"given": given, **entering}
-        if key.kind in ("prefill logits", "draft prefill"):
+        if key.kind == "draft prefill":
+            return {**arguments, **self.read_by_head(self._cache)}
+        if key.kind == "prefill logits":
             return arguments
         return {**arguments, "extras": self._no_extras(num_rows, key.variant)}
 
@@ -162,7 +167,9 @@ class Lowering:
             "earlier stages": repr([stage.made_from() for stage in self._earlier]),
             "weights": repr(program_signature(self.weights)),
             "pages": repr(program_signature(self._cache)),
-            "draft": repr(self._draft and (self._draft.model_config, self._draft.backend)),
+            "draft": repr(
+                self._draft and (self._draft.model_config, self._draft.backend, self._draft.is_eagle)
+            ),
             "draft arrays": repr(self._draft and program_signature(self._draft_shapes)),
         }
 
@@ -190,8 +197,9 @@ class Lowering:
         self, batch: DecodeBatch, stop_ids: StopIds, size: int, extras: Extras
     ) -> BurstArguments:
         """What a speculative burst is told."""
-        # A draft model knows the tokens by its pages.
-        length = 0 if self._draft else self._shapes.table_width * self._config.cache.page_size
+        length = self._shapes.table_width * self._config.cache.page_size
+        if self._config.speculative.method == "draft_model":
+            length = 0  # it knows the tokens by its pages
         return self._pack_burst(batch, stop_ids, pack_history(batch.sequences, size, length), extras)
 
     def _pack_burst(
@@ -201,6 +209,11 @@ class Lowering:
         bounds = np.asarray([min(batch.max_steps, self._shapes.burst), batch.min_active], np.int32)
         arrays: dict[str, Any] = {"packed": rows, "tokens": tokens, "bounds": bounds}  # the host's
         return BurstArguments(**arrays, extras=extras)
+
+    def read_by_head(self, cache: KVCache) -> dict[str, HiddenPages]:
+        """The model's hidden states, where an EAGLE head is to see them."""
+        hidden = split_hidden(cache)[1]
+        return {"hidden": hidden[0]} if hidden else {}
 
     @property
     def speculation(self) -> Speculation:

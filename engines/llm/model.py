@@ -8,9 +8,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from headrace.engines.llm.attention import AttentionRule, Projected, Rotation
-from headrace.engines.llm.config import LayerConfig, ModelConfig
+from headrace.engines.llm.config import LayerConfig, ModelConfig, RopeConfig
 from headrace.engines.llm.experts import Experts
-from headrace.engines.llm.kv_cache import KVCache, LayerPages
+from headrace.engines.llm.kv_cache import LayerPages
 from headrace.engines.llm.layers import (
     MLP,
     Inputs,
@@ -78,7 +78,7 @@ class DecoderLayer(nnx.Module):
     """Attention and MLP, each behind a norm and added to the float32 residual stream."""
 
     def __init__(self, config: ModelConfig, layer: LayerConfig, precision: Precision) -> None:
-        self.attention_norm = make_norm(config)
+        self.attention_norm = make_norm(config) if layer.has_attention_norm else None
         self.attention = Attention(config, layer, precision)
         self.mlp_norm = make_norm(config)
         self.mlp = (
@@ -94,13 +94,19 @@ class DecoderLayer(nnx.Module):
         cache: LayerPages,
         attend: Attend,
     ) -> tuple[Float[Array, "T E"], LayerPages]:
-        inputs = Normed(residual, self.attention_norm)
+        inputs = residual if self.attention_norm is None else Normed(residual, self.attention_norm)
         if self.attention_post_norm is None or self.mlp_post_norm is None:
             residual, cache = self.attention(inputs, rotation, cache, attend, residual)
             return self.mlp(Normed(residual, self.mlp_norm), residual), cache
         mixed, cache = self.attention(inputs, rotation, cache, attend, None)
         residual = residual + self.attention_post_norm(mixed)
         return residual + self.mlp_post_norm(self.mlp(Normed(residual, self.mlp_norm))), cache
+
+
+def rope_rotations(config: ModelConfig, positions: Int[Array, " T"]) -> dict[RopeConfig, Rotation]:
+    """The rotation of these positions by each position embedding that layers have."""
+    ropes = dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None)
+    return {rope: rope_rotation(positions, rope, config.head_dim) for rope in ropes}
 
 
 class Ends(NamedTuple):
@@ -133,10 +139,10 @@ class Decoder(nnx.Module):
         self,
         tokens: Int[Array, " T"],
         positions: Int[Array, " T"],
-        cache: KVCache,
+        cache: tuple[LayerPages, ...],
         attend: Attend,
         entering: Float[Array, "T E"] | None = None,
-    ) -> tuple[Float[Array, "T E"], KVCache]:
+    ) -> tuple[Float[Array, "T E"], tuple[LayerPages, ...]]:
         """Normed hidden states (float32) of a batch of tokens, and the cache with their keys and values.
 
         `entering` is the residual stream that a pipeline stage is given by the one before it; a stage that is
@@ -144,8 +150,7 @@ class Decoder(nnx.Module):
         """
         config = self.config
         residual = self._embed(tokens, positions) if entering is None else entering
-        ropes = dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None)
-        rotations = {rope: rope_rotation(positions, rope, config.head_dim) for rope in ropes}
+        rotations = rope_rotations(config, positions)
         new_cache = []
         for own, layer, layer_cache in zip(config.layers, self.layers, cache, strict=True):
             rotation = None if own.rope is None else rotations[own.rope]

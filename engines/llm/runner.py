@@ -25,6 +25,7 @@ from headrace.engines.llm.batch import (
 from headrace.engines.llm.choose import Scores
 from headrace.engines.llm.draft import Draft, DraftModel, lagging
 from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.hidden_pages import make_hidden_pages
 from headrace.engines.llm.host_rules import add_host_rules, need_host
 from headrace.engines.llm.kv_cache import NULL_PAGE, make_pages
 from headrace.engines.llm.logit_edits import Extras, pack_edits, pack_mask
@@ -101,6 +102,9 @@ class Runner:
             for each in stages
         ]
         self._cache = caches.pop()
+        if config.speculative.use_eagle():
+            hidden = make_hidden_pages(decoder.config.hidden_size, num_pages, page_size, dtype)
+            self._cache = (*self._cache, hidden)
         earlier = [
             EarlierStage(stage, StageNumber(number), cache, backend)
             for number, (stage, cache) in enumerate(zip(stages, caches, strict=False))
@@ -317,10 +321,14 @@ class Runner:
 
     def _catch_up(self, draft: DraftModel, sequences: list[Row]) -> None:
         """Lets the draft model see the tokens that were computed without it."""
-        sizes = self.shapes.prefill_tokens
-        for batch in lagging(sequences, sizes[-1], self.shapes.prefill_rows):
+        sizes, seen = self.shapes.prefill_tokens, {}
+        if draft.is_eagle:
+            # Its last proposals lie where the model's hidden states are to be.
+            seen = {"ahead": 1, "again": self._config.speculative.num_speculative_tokens + 1}
+        for batch in lagging(sequences, sizes[-1], self.shapes.prefill_rows, **seen):
             key = ProgramKey("draft prefill", pick_bucket(sizes, batch.num_tokens), PLAIN)
             arguments = self._lowering.pack_prefill(batch, [()] * len(batch.sequences), key.size)
+            arguments |= self._lowering.read_by_head(self._cache)
             draft.cache = self.programs.get(key, arguments)(draft.weights, cache=draft.cache, **arguments)
 
     def _choose_with_host(

@@ -22,7 +22,7 @@ class Shapes(NamedTuple):
     speculative_rows: tuple[int, ...] = ()
     """Rows that programs with proposals are made for; none where there is no speculation."""
     has_draft: bool = False
-    """Whether a draft model proposes."""
+    """Whether a draft model or an EAGLE head proposes."""
     num_stages: int = 1
     """Stages of the pipeline."""
 
@@ -50,5 +50,5 @@ def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
         burst=limits.decode_burst if num_stages == 1 else 1,
         num_stages=num_stages,
         speculative_rows=speculative_rows if speculative.method else (),
-        has_draft=speculative.method == "draft_model",
+        has_draft=speculative.use_model(),
     )

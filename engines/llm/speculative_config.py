@@ -6,7 +6,7 @@ from typing import Literal
 from headrace.engines.errors import ConfigError
 from headrace.engines.serialization import Serializable
 
-SpeculativeMethod = Literal["ngram", "draft_model"]
+SpeculativeMethod = Literal["ngram", "draft_model", "eagle"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,11 +14,11 @@ class SpeculativeConfig(Serializable):
     """How tokens are proposed that the model then checks together; no text changes by it."""
 
     method: SpeculativeMethod | None = None
-    """How tokens are proposed: ngram (what followed the last tokens before), draft_model (default: not)."""
+    """ngram (what followed the last tokens before), draft_model or eagle (default: nothing is proposed)."""
     num_speculative_tokens: int = 4
     """Tokens that are proposed and checked at once."""
     speculative_model: str | None = None
-    """The draft model of method draft_model: a small one with the same tokens."""
+    """The draft model, a small one with the same tokens, or the EAGLE head that was trained for the model."""
     prompt_lookup_max: int = 4
     """Most last tokens that are looked for in the prompt and the text, with ngram."""
     prompt_lookup_min: int = 1
@@ -34,10 +34,19 @@ class SpeculativeConfig(Serializable):
             raise ConfigError(
                 f"prompt_lookup_max is {self.prompt_lookup_max}, less than prompt_lookup_min: raise it"
             )
-        if self.speculative_model is not None and self.method != "draft_model":
-            raise ConfigError("speculative_model is given: set method to draft_model, which uses it")
+        if self.speculative_model is not None and not self.use_model():
+            raise ConfigError("speculative_model is given: set method to draft_model or eagle, which use it")
+
+    def use_eagle(self) -> bool:
+        """Whether proposals are made from the model's hidden states, which are kept for them."""
+        return self.method == "eagle"
+
+    def use_model(self) -> bool:
+        """Whether weights beside the model's propose: a draft model or a head."""
+        return self.method in ("draft_model", "eagle")
 
     def require_model(self) -> None:
-        """Raises ConfigError where a draft model is wanted and not named."""
-        if self.method == "draft_model" and self.speculative_model is None:
-            raise ConfigError("method draft_model has no draft model: give speculative_model")
+        """Raises ConfigError where a draft model or a head is wanted and not named."""
+        if self.use_model() and self.speculative_model is None:
+            wanted = "EAGLE head" if self.use_eagle() else "draft model"
+            raise ConfigError(f"method {self.method} has no {wanted}: give speculative_model")

@@ -1,7 +1,7 @@
 """A checkpoint's tensors into the decoder's weights."""
 
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ModelError
 from headrace.engines.llm.config import ModelConfig
-from headrace.engines.llm.families.outline import Path, outline
+from headrace.engines.llm.families.outline import Outline, Path, outline
 from headrace.engines.llm.families.registry import find_family
 from headrace.engines.llm.families.weight_names import WeightNames
 from headrace.engines.llm.layers import Precision
@@ -66,20 +66,40 @@ def load_decoder(
         name for path in whole for group in find_source(path, names, prefix, config).groups for name in group
     }
     _check_names(checkpoint, used, available, config)
-    weights = {
-        path: (source, leaf, layout.columns(path, config))
-        for path, source, leaf in zip(plan.paths, sources, plan.leaves, strict=True)
-        if path[-1] != "kernel_scale"  # made with its kernel
-    }
+    columns = {path: layout.columns(path, config) for path in plan.paths}
+    loaded = read_weights(
+        checkpoint, plan, dict(zip(plan.paths, sources, strict=True)), names, layout, columns
+    )
+    return plan.fill([loaded[path] for path in plan.paths])
+
+
+def read_weights(
+    checkpoint: Checkpoint,
+    plan: Outline,
+    sources: Mapping[Path, Source],
+    names: WeightNames,
+    layout: Layout = ON_DEFAULT_DEVICE,
+    columns: Mapping[Path, Columns | None] | None = None,
+) -> dict[Path, jax.Array]:
+    """The weights of an outline that have a source here, on their devices, and the scales of those in int8.
+
+    Raises:
+      ModelError: a weight has another shape.
+    """
+    leaves = dict(zip(plan.paths, plan.leaves, strict=True))
+    wanted = [path for path in sources if path[-1] != "kernel_scale"]  # made with its kernel
+
+    def read(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+        return _load(checkpoint, path, sources[path], leaves[path], (columns or {}).get(path), names)
+
+    loaded: dict[Path, jax.Array] = {}
     with ThreadPoolExecutor(NUM_READERS, "headrace-weights") as pool:
-        made = pool.map(lambda path: _load(checkpoint, path, *weights[path], names), weights)
-        loaded: dict[Path, jax.Array] = {}
-        for path, (values, scale) in zip(weights, made, strict=True):
+        for path, (values, scale) in zip(wanted, pool.map(read, wanted), strict=True):
             loaded[path] = layout.place(path, values)
             if scale is not None:
                 scale_path = (*path[:-1], "kernel_scale")
                 loaded[scale_path] = layout.place(scale_path, scale)
-    return plan.fill([loaded[path] for path in plan.paths])
+    return loaded
 
 
 def find_source(path: tuple[str, ...], names: WeightNames, prefix: str, config: ModelConfig) -> Source:

@@ -1,6 +1,6 @@
 """The weights that a decoder is going to have, before there are any."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,15 +16,15 @@ Path = tuple[str, ...]
 
 
 class Outline(NamedTuple):
-    """A decoder without its weights, and those in order: their paths, shapes and dtypes."""
+    """A module without its weights, and those in order: their paths, shapes and dtypes."""
 
     graph: nnx.GraphDef
     treedef: Any
     paths: list[Path]
     leaves: list[jax.ShapeDtypeStruct]
 
-    def fill(self, weights: Sequence[jax.Array]) -> Decoder:
-        """The decoder with these weights."""
+    def fill(self, weights: Sequence[jax.Array]) -> Any:
+        """The module with these weights."""
         return nnx.merge(self.graph, jax.tree_util.tree_unflatten(self.treedef, weights))
 
 
@@ -32,7 +32,12 @@ def outline(model: ModelConfig, precision: Precision, layout: Layout) -> Outline
     """The outline of a decoder, or of the layers of one pipeline stage; `model` is the whole one."""
     precision = precision._replace(num_shards=layout.num_shards)
     part, ends = layout.part_of(model), Ends(layout.is_first, layout.is_last)
-    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(part, precision, ends)))
+    return trace(lambda: Decoder(part, precision, ends), layout)
+
+
+def trace(make: Callable[[], nnx.Module], layout: Layout) -> Outline:
+    """The outline of a module that is made so."""
+    graph, state = nnx.split(nnx.eval_shape(make))
     found, treedef = jax.tree_util.tree_flatten_with_path(state)
     paths = [layout.path_of(tuple(_key_name(key) for key in keys)[:-1]) for keys, _ in found]
     return Outline(graph, treedef, paths, [leaf for _, leaf in found])
