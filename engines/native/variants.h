@@ -34,7 +34,8 @@ namespace avx512 {
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
+#pragma GCC target( \
+    "avx512bf16,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
 namespace bfloat16 {
 #define LEVEL 3
 #include "arithmetic.inc"
@@ -44,8 +45,8 @@ namespace bfloat16 {
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target( \
-    "amx-tile,amx-bf16,avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
+#pragma GCC target("amx-tile,amx-bf16,avx512bf16,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma," \
+                   "prefer-vector-width=512")
 namespace tiles {
 #define LEVEL 4
 #include "arithmetic.inc"

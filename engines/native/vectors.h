@@ -32,6 +32,7 @@ typedef float Vector __attribute__((vector_size(4 * kLanes), aligned(4)));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes), aligned(4)));
 typedef uint16_t Halves __attribute__((vector_size(2 * kLanes), aligned(2)));
+typedef uint8_t Bytes __attribute__((vector_size(kLanes), aligned(1)));
 
 // Instruction sets, each of which implies those before it.
 enum Level { kPortable, kAvx2, kAvx512, kBfloat16, kTiles };
@@ -53,7 +54,8 @@ inline Level BestLevel() {
 #ifdef HAS_VARIANTS
   const bool wide = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                     __builtin_cpu_supports("avx512dq");
-  if (wide && __builtin_cpu_supports("avx512bf16")) return HasTiles() ? kTiles : kBfloat16;
+  if (wide && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni"))
+    return HasTiles() ? kTiles : kBfloat16;
   if (wide) return kAvx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kAvx2;
 #endif

@@ -48,8 +48,12 @@ class Attention(Protocol):
         """Full attention among the frames of a window."""
         ...
 
-    def empty(self, num_slots: int, length: int, width: int, dtype: jnp.dtype) -> LayerKV:
-        """Room for keys and values of `length` frames or tokens a slot."""
+    def empty_frames(self, num_slots: int, num_frames: int, width: int, dtype: jnp.dtype) -> LayerKV:
+        """Room for keys and values of frames in each slot."""
+        ...
+
+    def empty_tokens(self, num_slots: int, length: int, width: int, dtype: jnp.dtype) -> LayerKV:
+        """Room for keys and values of `length` tokens in each slot."""
         ...
 
     def put_frames(self, layer: LayerKV, kv: Float[Array, "E F D2"], slots: Int32[Array, " E"]) -> LayerKV:
@@ -59,7 +63,7 @@ class Attention(Protocol):
     def frames_at(
         self, layer: LayerKV, slot: Int32[Array, ""], num_frames: int
     ) -> tuple[Float[Array, "F D"], Float[Array, "F D"]]:
-        """Keys and values of one slot's frames."""
+        """Keys and values of one slot's frames, as near to what was put as they are stored."""
         ...
 
     def to_frames(self, q: Float[Array, "B D"], layer: LayerKV, frames: Frames) -> Float[Array, "B D"]:
@@ -94,7 +98,10 @@ class XlaAttention:
         B, F, D3 = qkv.shape
         return jnp.swapaxes(out, 1, 2).reshape(B, F, D3 // 3)
 
-    def empty(self, num_slots: int, length: int, width: int, dtype: jnp.dtype) -> LayerKV:
+    def empty_frames(self, num_slots: int, num_frames: int, width: int, dtype: jnp.dtype) -> LayerKV:
+        return self.empty_tokens(num_slots, num_frames, width, dtype)
+
+    def empty_tokens(self, num_slots: int, length: int, width: int, dtype: jnp.dtype) -> LayerKV:
         shape, stored = (num_slots, width, length), storage_dtype(dtype)
         return LayerKV(jnp.zeros(shape, stored), jnp.zeros(shape, stored))
 
@@ -138,7 +145,7 @@ class XlaAttention:
     def reorder(self, layer: LayerKV, source: Int32[Array, " R"], num_tokens: Int32[Array, ""]) -> LayerKV:
         """The layer with the first rows' keys and values as those of other rows, as far as tokens reach.
 
-        Row i becomes row source[i] as it was. `empty` was given a multiple of REORDERED. Donates layer.
+        Row i becomes row source[i] as it was. The layer has room for a multiple of REORDERED. Donates layer.
         """
         count = (num_tokens + REORDERED - 1) // REORDERED
 

@@ -1,9 +1,15 @@
-"""Attention in the native kernels of a CPU, on bfloat16 keys and values in the kernels' own order."""
+"""Attention in the native kernels of a CPU, on keys and values in the kernels' own order.
+
+Those of tokens are bfloat16, those of frames have 8 bits: attention to frames is mostly reading them.
+"""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int32
+from jax import lax
+from jaxtyping import Array, Float, Float32, Int32, UInt8
 
 from headrace.engines import native
 from headrace.engines.native import BEST_LEVEL
@@ -14,7 +20,12 @@ MULTIPLE = 32
 
 
 class NativeAttention:
-    """Keys are [slots, N, room / 16, H / 2, 16, 2] and values [slots, N, H / 16, room / 2, 16, 2], flat."""
+    """Tokens' keys are [slots, N, room / 16, H / 2, 16, 2], their values [slots, N, H / 16, room / 2, 16, 2].
+
+    Frames' keys are bytes [slots, N, room / 16, H / 4, 16, 4], 128 more than they are, and their values
+    signed bytes [slots, N, H / 16, room / 4, 16, 4]. After either, bfloat16 [room] scales the frames and
+    float32 [H] the columns. All axes but the first two are flat.
+    """
 
     def __init__(self, num_heads: int, level: int = BEST_LEVEL) -> None:
         self.num_heads = num_heads
@@ -32,10 +43,15 @@ class NativeAttention:
         call = jax.ffi.ffi_call(native.ENCODER_ATTENTION, shape)
         return call(qkv, num_heads=np.int64(self.num_heads), level=np.int64(self.level))
 
-    def empty(self, num_slots: int, length: int, width: int, dtype: jnp.dtype) -> LayerKV:
+    def empty_frames(self, num_slots: int, num_frames: int, width: int, dtype: jnp.dtype) -> LayerKV:
         assert dtype == jnp.bfloat16, "the kernels take bfloat16 alone"
-        room = -(-length // MULTIPLE) * MULTIPLE
-        shape = (num_slots, self.num_heads, room * width // self.num_heads)
+        H = width // self.num_heads
+        shape = (num_slots, self.num_heads, _room(num_frames) * (H + 2) + 4 * H)
+        return LayerKV(jnp.zeros(shape, jnp.uint8), jnp.zeros(shape, jnp.uint8))
+
+    def empty_tokens(self, num_slots: int, length: int, width: int, dtype: jnp.dtype) -> LayerKV:
+        assert dtype == jnp.bfloat16, "the kernels take bfloat16 alone"
+        shape = (num_slots, self.num_heads, _room(length) * width // self.num_heads)
         return LayerKV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
     def put_frames(self, layer: LayerKV, kv: Float[Array, "E F D2"], slots: Int32[Array, " E"]) -> LayerKV:
@@ -49,14 +65,19 @@ class NativeAttention:
     def frames_at(
         self, layer: LayerKV, slot: Int32[Array, ""], num_frames: int
     ) -> tuple[Float[Array, "F D"], Float[Array, "F D"]]:
-        N = self.num_heads
-        k, v = layer.k[slot], layer.v[slot]
-        # A layer's width is not in its shape: both orders hold room * H numbers a head.
-        room = -(-num_frames // MULTIPLE) * MULTIPLE
-        H = k.shape[1] // room
-        keys = k.reshape(N, room // 16, H // 2, 16, 2).transpose(1, 3, 0, 2, 4).reshape(room, N * H)
-        values = v.reshape(N, H // 16, room // 2, 16, 2).transpose(2, 4, 0, 1, 3).reshape(room, N * H)
-        return keys[:num_frames], values[:num_frames]
+        N, room = self.num_heads, _room(num_frames)
+        H = (layer.k.shape[2] - 2 * room) // (room + 4)
+        k, v = (_Bytes.of(x[slot], room, H) for x in layer)
+        keys = k.bytes.reshape(N, room // 16, H // 4, 16, 4).transpose(1, 3, 0, 2, 4)
+        values = v.bytes.reshape(N, H // 16, room // 4, 16, 4).transpose(2, 4, 0, 1, 3)
+        keys = keys.astype(jnp.float32) - 128
+        values = lax.bitcast_convert_type(values, jnp.int8).astype(jnp.float32)
+
+        def scaled(whole: Float32[Array, "..."], packed: _Bytes) -> Float[Array, "F D"]:
+            by_frame = whole.reshape(room, N, H) * packed.frames.T[:, :, None] * packed.columns[None]
+            return by_frame.reshape(room, N * H)[:num_frames].astype(jnp.bfloat16)
+
+        return scaled(keys, k), scaled(values, v)
 
     def to_frames(self, q: Float[Array, "B D"], layer: LayerKV, frames: Frames) -> Float[Array, "B D"]:
         call = jax.ffi.ffi_call(native.CROSS_ATTENTION, jax.ShapeDtypeStruct(q.shape, q.dtype))
@@ -80,6 +101,28 @@ class NativeAttention:
 
     def _sizes(self, width: int) -> dict[str, np.int64]:
         return {"head_size": np.int64(width // self.num_heads), "level": np.int64(self.level)}
+
+
+class _Bytes(NamedTuple):
+    """Keys or values of one slot's frames, taken apart."""
+
+    bytes: UInt8[Array, "N size"]
+    frames: Float32[Array, "N room"]
+    columns: Float32[Array, "N H"]
+
+    @classmethod
+    def of(cls, packed: UInt8[Array, "N packed"], room: int, head_size: int) -> "_Bytes":
+        N, size = packed.shape[0], room * head_size
+        frames, columns = packed[:, size : size + 2 * room], packed[:, size + 2 * room :]
+        return cls(
+            packed[:, :size],
+            lax.bitcast_convert_type(frames.reshape(N, room, 2), jnp.bfloat16).astype(jnp.float32),
+            lax.bitcast_convert_type(columns.reshape(N, head_size, 4), jnp.float32),
+        )
+
+
+def _room(length: int) -> int:
+    return -(-length // MULTIPLE) * MULTIPLE
 
 
 def choose_attention(num_heads: int, width: int, dtype: jnp.dtype) -> Attention:

@@ -123,13 +123,8 @@ def empty_slots(model: WhisperModel, decoding: Decoding) -> Slots:
     """Slots that hold nothing: all rows are finished."""
     dims, S = decoding.dims, decoding.max_length
     B = decoding.num_slots * decoding.beam_size
-
-    def layers(count: int, length: int) -> tuple[LayerKV, ...]:
-        decoder = model.decoder
-        return tuple(
-            layer.backend.empty(count, length, dims.width, decoder.dtype) for layer in decoder.layers
-        )
-
+    of_layer = (dims.width, model.decoder.dtype)
+    backends = [layer.backend for layer in model.decoder.layers]
     rows = Rows(
         tokens=jnp.zeros((B, S), jnp.int32),
         position=jnp.zeros(B, jnp.int32),
@@ -152,8 +147,14 @@ def empty_slots(model: WhisperModel, decoding: Decoding) -> Slots:
     else:
         ended = no_texts(decoding.num_slots, decoding.num_candidates, S)
         room = -(-S // REORDERED) * REORDERED
-    crosses = layers(decoding.num_slots, dims.num_frames)
-    return Slots(rows=rows, ended=ended, caches=layers(B, room), crosses=crosses)
+    return Slots(
+        rows=rows,
+        ended=ended,
+        caches=tuple(backend.empty_tokens(B, room, *of_layer) for backend in backends),
+        crosses=tuple(
+            backend.empty_frames(decoding.num_slots, dims.num_frames, *of_layer) for backend in backends
+        ),
+    )
 
 
 def enter(rows: Rows, entry: Entry, beam_size: int) -> Rows:

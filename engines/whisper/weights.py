@@ -148,7 +148,7 @@ class Outline(Weights):
 
 
 def slot_bytes(dims: ModelDims, dtype: jnp.dtype, beam_size: int = 1) -> int:
-    """Bytes of one slot: cross-attention keys and values of a window, self-attention ones of its beams."""
+    """Most bytes of a slot: cross-attention keys and values of a window, self-attention ones of its beams."""
     return (
         2
         * dims.decoder_layers

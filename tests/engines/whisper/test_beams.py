@@ -86,7 +86,7 @@ class PlainSearch:
     def _empty(self, length: int):
         layers = self.model.decoder.layers
         width, dtype = self.loaded.decoding.dims.width, self.model.decoder.dtype
-        return tuple(layer.backend.empty(1, length, width, dtype) for layer in layers)
+        return tuple(layer.backend.empty_tokens(1, length, width, dtype) for layer in layers)
 
     def logprobs(self, tokens: tuple[int, ...]) -> np.ndarray:
         for count in range(1, len(tokens) + 1):

@@ -1,4 +1,4 @@
-// Attention of one query a row, over encoder frames or over the row's own tokens, for CPUs: XLA custom calls.
+// Attention of one token a row over the row's own tokens, for CPUs: an XLA custom call.
 // Keys and values lie as packing.inc says: [slots, heads, room * head size], room a multiple of 32.
 
 #include "parallel.h"
@@ -6,7 +6,7 @@
 
 namespace ffi = xla::ffi;
 
-#define KERNEL "decoder_attention.inc"
+#define KERNEL "self_attention.inc"
 #include "variants.h"
 
 namespace {
@@ -41,50 +41,6 @@ bool IsInPlace(const Bfloat16s& k, const Bfloat16s& v, ffi::Result<Bfloat16s>& n
   return k.untyped_data() == new_k->untyped_data() && v.untyped_data() == new_v->untyped_data();
 }
 
-// kv [windows, frames, 2 * width] into the slots' keys and values.
-ffi::Error PackFrames(ffi::ThreadPool pool, Bfloat16s kv, Bfloat16s k, Bfloat16s v, ffi::Buffer<ffi::S32> slots,
-                      int64_t head_size, int64_t level, ffi::Result<Bfloat16s> new_k,
-                      ffi::Result<Bfloat16s> new_v) {
-  const auto shape = kv.dimensions();
-  const int64_t width = shape[2] / 2;
-  const Packed packed(k, v, head_size);
-  if (auto error = packed.Check(width); error.failure()) return error;
-  if (!IsInPlace(k, v, new_k, new_v)) return ffi::Error::Internal("keys and values must be changed in place");
-  const auto pack = VARIANT(ChooseLevel(level), PackHead);
-  const auto* source = static_cast<const uint16_t*>(kv.untyped_data());
-  ParallelFor(pool, shape[0] * packed.num_heads, [&](int64_t task) {
-    const int64_t window = task / packed.num_heads, head = task % packed.num_heads;
-    const int64_t offset = packed.Offset(slots.typed_data()[window], head);
-    pack(source + window * shape[1] * 2 * width + head * head_size, 2 * width, shape[1], head_size, width,
-         packed.room, packed.keys + offset, packed.values + offset);
-  });
-  return ffi::Error::Success();
-}
-
-// q [rows, width] over the first lengths[row] frames of slots[row].
-ffi::Error CrossAttention(ffi::ThreadPool pool, Bfloat16s q, Bfloat16s k, Bfloat16s v, ffi::Buffer<ffi::S32> slots,
-                          ffi::Buffer<ffi::S32> lengths, int64_t head_size, int64_t level,
-                          ffi::Result<Bfloat16s> result) {
-  const auto shape = q.dimensions();
-  const Packed packed(k, v, head_size);
-  if (auto error = packed.Check(shape[1]); error.failure()) return error;
-  const auto attend = VARIANT(ChooseLevel(level), AttendOne);
-  const auto* queries = static_cast<const uint16_t*>(q.untyped_data());
-  auto* results = static_cast<uint16_t*>(result->untyped_data());
-  ParallelFor(pool, shape[0] * packed.num_heads, [&](int64_t task) {
-    const int64_t row = task / packed.num_heads, head = task % packed.num_heads;
-    const int64_t offset = packed.Offset(slots.typed_data()[row], head), at = row * shape[1] + head * head_size;
-    const int64_t length = lengths.typed_data()[row];
-    if (length < 1) {
-      std::fill_n(results + at, head_size, 0);
-      return;
-    }
-    attend(queries + at, packed.keys + offset, packed.values + offset, length, packed.room, head_size,
-           results + at);
-  });
-  return ffi::Error::Success();
-}
-
 // qkv [rows, 3 * width]: each row's token goes to positions[row] and attends to what is there up to it.
 ffi::Error SelfAttention(ffi::ThreadPool pool, Bfloat16s qkv, Bfloat16s k, Bfloat16s v,
                          ffi::Buffer<ffi::S32> positions, int64_t head_size, int64_t level,
@@ -114,30 +70,6 @@ ffi::Error SelfAttention(ffi::ThreadPool pool, Bfloat16s qkv, Bfloat16s k, Bfloa
 }
 
 }  // namespace
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadracePackFrames, PackFrames,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<Bfloat16s>()
-                                  .Arg<Bfloat16s>()
-                                  .Arg<Bfloat16s>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Attr<int64_t>("head_size")
-                                  .Attr<int64_t>("level")
-                                  .Ret<Bfloat16s>()
-                                  .Ret<Bfloat16s>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadraceCrossAttention, CrossAttention,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<Bfloat16s>()
-                                  .Arg<Bfloat16s>()
-                                  .Arg<Bfloat16s>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Attr<int64_t>("head_size")
-                                  .Attr<int64_t>("level")
-                                  .Ret<Bfloat16s>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadraceSelfAttention, SelfAttention,
                               ffi::Ffi::Bind()
