@@ -3,11 +3,17 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.engines.checkpoints import open_checkpoint, resolve_model
-from headrace.engines.llm.families import read_model_config
-from headrace.engines.llm.kv_cache import choose_num_pages, count_page_bytes, free_memory_bytes
+from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.families import read_eagle_config, read_model_config
+from headrace.engines.llm.kv_cache import (
+    choose_num_pages,
+    count_draft_page_bytes,
+    count_page_bytes,
+    free_memory_bytes,
+)
 from headrace.engines.llm.partition import largest_part
 from headrace.engines.mesh import count_replicas
 from headrace.engines.precision import resolve_dtype
@@ -56,9 +62,11 @@ def engine_needs(run: PreparedRun) -> Needs:
         shape, engine = read_model_config(config_json), engine_config(config)
         page_size = engine.cache.page_size
         longest = min(engine.scheduler.max_model_len or shape.max_position, shape.max_position)
-        num_pages = choose_num_pages(shape, engine, longest, dtype)
+        draft = _draft_needs(engine)
+        weights += draft.weights_bytes
+        num_pages = choose_num_pages(shape, engine, longest, dtype, draft.page_bytes)
         a_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
-        kv_bytes = float(a_token * num_pages * page_size)
+        kv_bytes = float((a_token * page_size + draft.page_bytes) * num_pages)
         part = largest_part(shape, engine.parallel)
         spread = {
             "num_devices": engine.parallel.num_devices * count_replicas(engine.parallel),
@@ -73,6 +81,29 @@ def engine_needs(run: PreparedRun) -> Needs:
         free_bytes=free_memory_bytes(),
         **spread,
     )
+
+
+class _DraftNeeds(NamedTuple):
+    """What a draft model or an EAGLE head adds."""
+
+    weights_bytes: float
+    page_bytes: int
+
+
+def _draft_needs(engine: EngineConfig) -> _DraftNeeds:
+    speculative = engine.speculative
+    if not speculative.use_model():
+        return _DraftNeeds(0.0, 0)
+    speculative.require_model()
+    checkpoint, dtype = open_checkpoint(speculative.speculative_model or ""), resolve_dtype(engine.dtype)
+    is_eagle = speculative.use_eagle()
+    shape = read_eagle_config(checkpoint) if is_eagle else read_model_config(checkpoint.config)
+    weights = num_weights(checkpoint.config)
+    if is_eagle:  # the tables are the model's, and there is the product that joins two states
+        tables = shape.vocab_size * shape.hidden_size * (1 if shape.tie_embeddings else 2)
+        weights += 2 * shape.hidden_size**2 - tables
+    page_bytes = count_draft_page_bytes(shape, engine.cache, dtype, keeps_hidden=is_eagle)
+    return _DraftNeeds(weights * dtype.itemsize, page_bytes)
 
 
 def num_weights(config: Mapping[str, Any]) -> float:

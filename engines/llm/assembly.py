@@ -15,10 +15,11 @@ from headrace.engines.errors import ConfigError
 from headrace.engines.llm.artifacts import read_decoder, stored_num_pages
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.draft import Draft
+from headrace.engines.llm.eagle_head import EagleHead
 from headrace.engines.llm.engine import LLMEngine
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.families import load_decoder, load_eagle_head, random_decoder, read_model_config
-from headrace.engines.llm.kv_cache import choose_num_pages, count_page_bytes
+from headrace.engines.llm.kv_cache import choose_num_pages, count_draft_page_bytes
 from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.partition import ON_DEFAULT_DEVICE, Layout, check_split, stage_layouts
@@ -149,9 +150,9 @@ def _draft_page_bytes(draft: Draft | None, page_size: int) -> int:
     if draft is None:
         return 0
     cache, dtype = draft.config.cache.replace(page_size=page_size), resolve_dtype(draft.config.dtype)
-    own = count_page_bytes(draft.decoder.config, cache, dtype)
-    hidden_bytes = draft.decoder.config.hidden_size * dtype.itemsize * page_size
-    return own + (hidden_bytes if draft.config.speculative.use_eagle() else 0)
+    return count_draft_page_bytes(
+        draft.decoder.config, cache, dtype, keeps_hidden=isinstance(draft.decoder, EagleHead)
+    )
 
 
 def load_replicas(

@@ -70,6 +70,15 @@ class DraftModel:
         self.is_eagle = isinstance(draft.decoder, EagleHead)
         self._is_borrowed = draft.is_borrowed
 
+    def follow(self, old: Decoder, new: Decoder) -> None:
+        """Takes over the embedding of a model whose weights are changed, where a head shares it."""
+        head = nnx.merge(self.graph, self.weights)
+        if not isinstance(head, EagleHead) or old.embedding is None or new.embedding is None:
+            return
+        if head.embedding[...] is old.embedding[...]:
+            head.embedding = nnx.Param(new.embedding[...])
+            self.weights = nnx.split(head)[1]
+
     def release(self) -> None:
         """Frees the KV pages, and weights that are its own."""
         for array in jax.tree.leaves((self.cache, () if self._is_borrowed else self.weights)):

@@ -228,6 +228,14 @@ def count_page_bytes(model: ModelConfig, cache: CacheConfig, dtype: jnp.dtype) -
     return 2 * model.num_layers * model.num_kv_heads * head_bytes * cache.page_size
 
 
+def count_draft_page_bytes(
+    draft: ModelConfig, cache: CacheConfig, dtype: jnp.dtype, *, keeps_hidden: bool
+) -> int:
+    """Bytes that a page has more with a draft model, or an EAGLE head, for which hidden states are kept."""
+    hidden_bytes = draft.hidden_size * dtype.itemsize * cache.page_size
+    return count_page_bytes(draft, cache, dtype) + (hidden_bytes if keeps_hidden else 0)
+
+
 def _steady(count: int) -> int:
     """Rounded down by at most an eighth: the same from start to start, so that compiled programs fit.
 

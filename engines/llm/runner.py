@@ -241,6 +241,8 @@ class Runner:
         assert shapes == self._lowering.weights, (
             "programs are compiled for the shapes and dtypes that there were"
         )
+        if self._draft is not None:
+            self._draft.follow(self.decoder, stages[-1].decoder)
         self._weights = weights  # other replicas may still use the old ones
 
     @property

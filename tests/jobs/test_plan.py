@@ -38,6 +38,21 @@ def test_a_plan_names_parts_and_memory_and_writes_nothing(prompts: Path, capsys:
     assert not (prompts.parent / "out").exists()
 
 
+def test_a_draft_model_is_counted(prompts: Path, capsys: pytest.CaptureFixture[str]):
+    pages = ["--num-pages", "20"]
+    assert main(arguments(prompts, *pages)) == 0
+    alone = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    draft = ["--speculative-method", "draft_model", "--speculative-model", MODEL]
+    assert main(arguments(prompts, *pages, *draft)) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["weights"].startswith("513 MiB in bfloat16")
+    assert _mib(lines["KV"]) == pytest.approx(2 * _mib(alone["KV"]), abs=1)
+
+
+def _mib(line: str) -> int:
+    return int(line.removeprefix("pages").split()[0])
+
+
 @pytest.mark.slow
 def test_a_sample_tells_time_and_cost(prompts: Path, capsys: pytest.CaptureFixture[str]):
     assert main(arguments(prompts, "--sample", "8", "--price-per-hour", "3.6")) == 0

@@ -31,9 +31,9 @@ def load_eagle_head(checkpoint: Checkpoint, target: Decoder, precision: Precisio
       ModelError: it is no EAGLE head, one of EAGLE-3, or a weight is missing, of another shape, or unknown.
       ConfigError: it was made for another model than the target.
     """
-    names = {name.removeprefix("model."): name for name in checkpoint.tensor_names()}
+    names = _plain_names(checkpoint)
     _check_kind(checkpoint, names)
-    config = _read_config(checkpoint, names)
+    config = read_eagle_config(checkpoint)
     _check_fit(checkpoint, config, target.config)
     plan = trace(lambda: EagleHead(config, precision, has_bias="fc.bias" in names), ON_DEFAULT_DEVICE)
     sources = {path: _source(path, config) for path in plan.paths}
@@ -46,6 +46,11 @@ def load_eagle_head(checkpoint: Checkpoint, target: Decoder, precision: Precisio
     loaded = read_weights(checkpoint, plan, stored, LLAMA)
     loaded |= dict.fromkeys(shared, table)
     return plan.fill([loaded[path] for path in plan.paths])
+
+
+def _plain_names(checkpoint: Checkpoint) -> dict[str, str]:
+    """The checkpoint's names by those without the beginning that some exports have."""
+    return {name.removeprefix("model."): name for name in checkpoint.tensor_names()}
 
 
 def _check_kind(checkpoint: Checkpoint, names: Mapping[str, str]) -> None:
@@ -61,7 +66,13 @@ def _check_kind(checkpoint: Checkpoint, names: Mapping[str, str]) -> None:
         )
 
 
-def _read_config(checkpoint: Checkpoint, names: Mapping[str, str]) -> ModelConfig:
+def read_eagle_config(checkpoint: Checkpoint) -> ModelConfig:
+    """The shape of a head's layers.
+
+    Raises:
+      ModelError: an architecture, or a field that is set, that is not understood; it is named.
+    """
+    names = _plain_names(checkpoint)
     fields = {name: value for name, value in checkpoint.config.items() if name not in _OWN_FIELDS}
     config = read_model_config(fields)
     first, *rest = config.layers
