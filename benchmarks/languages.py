@@ -4,19 +4,20 @@
 
 No language is told. Rows of the table that are English or other encodings of an earlier row are left out.
 Word error rates are after Whisper's basic normaliser; languages without spaces have character error rates.
-With --peer a model in the faster-whisper layout transcribes the same files with the same greedy settings
-(in an environment that has faster-whisper).
+With --peer a model in the faster-whisper layout transcribes the same files with the same settings in float32
+(in an environment that has faster-whisper). What a recording leaves of a window it fills with zeros of the
+scaled spectrogram, a faint noise; openai/whisper has silence there, as with --peer-silence.
 """
 
 import argparse
 import importlib
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jiwer
+import numpy as np
 from whisper_normalizer.basic import BasicTextNormalizer
 
 SURE_S = 5.0
@@ -36,12 +37,16 @@ def main() -> None:
     parser.add_argument("table", type=Path)
     parser.add_argument("--peer", action="store_true", help="transcribe with faster-whisper")
     parser.add_argument("--mode", choices=("chunked", "sequential"), default="chunked")
+    parser.add_argument("--dtype", default="auto", help="of Headrace's engine")
+    parser.add_argument("--beam-size", type=int, default=1)
+    parser.add_argument(
+        "--peer-silence", action="store_true", help="with --peer: windows are filled with silence"
+    )
     arguments = parser.parse_args()
     lines = arguments.table.read_text(encoding="utf-8").splitlines()
     rows = [row for row in map(json.loads, lines) if row["language"] != "en" and not row["variant"]]
     paths = [str(arguments.table.parent / row["file"]) for row in rows]
-    transcribe = by_faster_whisper if arguments.peer else partial(by_headrace, mode=arguments.mode)
-    heard = transcribe(arguments.model, paths)
+    heard = by_faster_whisper(arguments, paths) if arguments.peer else by_headrace(arguments, paths)
     print("| language | files | found, of those above 5 s | found | error rate |")
     print("| --- | --- | --- | --- | --- |")
     for language in sorted({row["language"] for row in rows}):
@@ -72,23 +77,39 @@ def error_rate(language: str, texts: Sequence[tuple[str, str]]) -> str:
     return f"{100 * jiwer.wer(list(said), list(got)):.1f} % of words"
 
 
-def by_headrace(model: str, paths: list[str], *, mode: Literal["chunked", "sequential"]) -> list[Heard]:
+def by_headrace(arguments: argparse.Namespace, paths: list[str]) -> list[Heard]:
     from headrace.engines.whisper import WhisperConfig, WhisperEngine
 
-    with WhisperEngine(model, WhisperConfig(return_timestamps="segment", mode=mode)) as engine:
+    config = WhisperConfig(
+        return_timestamps="segment",
+        mode=arguments.mode,
+        dtype=arguments.dtype,
+        beam_size=arguments.beam_size,
+    )
+    with WhisperEngine(arguments.model, config) as engine:
         results: Any = engine.transcribe(paths)
     return [Heard(each["language"], each["text"]) for each in results]
 
 
-def by_faster_whisper(model: str, paths: list[str]) -> list[Heard]:
+def by_faster_whisper(arguments: argparse.Namespace, paths: list[str]) -> list[Heard]:
+    if arguments.peer_silence:
+        vars(importlib.import_module("faster_whisper.transcribe"))["pad_or_trim"] = filled_with_silence
     peer = importlib.import_module("faster_whisper").WhisperModel(
-        model, device="cpu", compute_type="float32", cpu_threads=2
+        arguments.model, device="cpu", compute_type="float32", cpu_threads=2
     )
+    settings = {"beam_size": arguments.beam_size, "best_of": 1, "condition_on_previous_text": False}
     heard = []
     for path in paths:
-        segments, info = peer.transcribe(path, beam_size=1, best_of=1, condition_on_previous_text=False)
+        segments, info = peer.transcribe(path, **settings)
         heard.append(Heard(info.language, "".join(segment.text for segment in segments)))
     return heard
+
+
+def filled_with_silence(spectrogram: np.ndarray, length: int = 3000) -> np.ndarray:
+    """The window with digital silence after it: 8 decades, which are 2 after scaling, below its peak."""
+    window = spectrogram[..., :length]
+    missing = ((0, 0),) * (window.ndim - 1) + ((0, length - window.shape[-1]),)
+    return np.pad(window, missing, constant_values=float(window.max()) - 2)
 
 
 if __name__ == "__main__":
