@@ -29,7 +29,7 @@ from headrace.engines.whisper.core import WindowedRequest
 from headrace.engines.whisper.feed import Account, AudioRoom, Clip, ClipFeed, SampleFeed, UnwantedError
 from headrace.engines.whisper.loading import LoadedModel
 from headrace.engines.whisper.options import ResolvedOptions, resolve
-from headrace.engines.whisper.plans import ChunkedPlan, Plan, Seeking, SequentialPlan
+from headrace.engines.whisper.plans import ChunkedPlan, Chunking, Plan, Seeking, SequentialPlan
 from headrace.engines.whisper.quality import is_digital_silence
 from headrace.engines.whisper.results import Transcription
 
@@ -149,11 +149,16 @@ class Intake:
             )
             return samples, SequentialPlan(samples, seeking)
         feed = ClipFeed(account)
+        chunking = Chunking(
+            special=self._tokenizer.special,
+            silence_dbfs=self._config.silence_dbfs,
+            previous=(*always, *first),
+        )
         if options.vad:
             packer = SpeechPacker(silero_judge(), options.chunk_length_s)
-            return _SpeechCutter(packer, feed), ChunkedPlan(feed, (*always, *first))
+            return _SpeechCutter(packer, feed), ChunkedPlan(feed, chunking)
         windows = WindowStream(options.chunk_length_s, options.stride_length_s)
-        return _ChunkCutter(windows, feed, self._config.silence_dbfs), ChunkedPlan(feed, (*always, *first))
+        return _ChunkCutter(windows, feed, self._config.silence_dbfs), ChunkedPlan(feed, chunking)
 
 
 @runtime_checkable

@@ -1,15 +1,16 @@
 """Which window of a recording is decoded next: all of them as they come, or one after another by seeking."""
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from headrace.audio import Ending, Window
+from headrace.audio import SAMPLE_RATE, Ending, Window
 from headrace.engines.whisper.feed import ClipFeed, SampleFeed
 from headrace.engines.whisper.longform import WindowText
 from headrace.engines.whisper.quality import Attempt, is_digital_silence
-from headrace.engines.whisper.seeking import next_seek
+from headrace.engines.whisper.seeking import next_seek, unsaid_from
 from headrace.engines.whisper.tokenizer import SpecialTokens
 from headrace.engines.whisper.words import TokenTimes
 
@@ -17,6 +18,8 @@ RESET_TEMPERATURE = 0.5
 """Text that was sampled hotter than this is no prompt for what follows (openai/whisper)."""
 LEAST_SAMPLES = 160
 """A rest shorter than a frame of the spectrogram is no window."""
+LEAST_UNSAID = SAMPLE_RATE
+"""Samples that a text must leave out at a window's end to be decoded on their own: 1 s."""
 
 
 class Turn(NamedTuple):
@@ -81,14 +84,35 @@ class Plan(Protocol):
         ...
 
 
-class ChunkedPlan:
-    """Windows that do not depend on each other, as they are cut."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunking:
+    """How windows are gone through that do not depend on each other."""
 
-    def __init__(self, feed: ClipFeed, previous: tuple[int, ...] = ()) -> None:
-        self.texts: list[WindowText] = []
+    special: SpecialTokens
+    """Of the model."""
+    silence_dbfs: float
+    """Level of digital silence, as in the config."""
+    previous: tuple[int, ...] = ()
+    """Tokens that count as said before every window."""
+
+
+class ChunkedPlan:
+    """Windows that do not depend on each other, as they are cut.
+
+    A text that says itself that speech goes on after it leaves out what no other window may hold: that part
+    of its window is decoded once more, as a window of its own.
+    """
+
+    def __init__(self, feed: ClipFeed, chunking: Chunking) -> None:
+        self._texts: list[WindowText] = []
         self._feed = feed
-        self._previous = previous
+        self._chunking = chunking
+        self._unsaid: deque[Turn] = deque()
         self._num_decoding = 0
+
+    @property
+    def texts(self) -> list[WindowText]:
+        return sorted(self._texts, key=lambda text: text.window.start)
 
     @property
     def ending(self) -> Ending | None:
@@ -101,19 +125,28 @@ class ChunkedPlan:
     def is_ready(self) -> bool:
         while (clip := self._feed.peek()) is not None and clip.waveform is None:
             self._feed.pop()
-            self.texts.append(WindowText(clip.window, None))
-        return clip is not None
+            self._texts.append(WindowText(clip.window, None))
+        return clip is not None or bool(self._unsaid)
 
     def take(self) -> Turn:
+        self._num_decoding += 1
+        if self._unsaid:
+            return self._unsaid.popleft()
         clip = self._feed.pop()
         assert clip.waveform is not None, "a silent window is not decoded"
-        self.texts.append(WindowText(clip.window, None, pieces=clip.pieces))
-        self._num_decoding += 1
+        self._texts.append(WindowText(clip.window, None, pieces=clip.pieces))
         is_joined = bool(clip.window.stride_left or clip.window.stride_right)
-        return Turn(len(self.texts) - 1, clip.window, clip.waveform, self._previous, is_joined)
+        return Turn(len(self._texts) - 1, clip.window, clip.waveform, self._chunking.previous, is_joined)
 
     def put(self, turn: Turn, outcome: Outcome) -> None:
-        self.texts[turn.number] = self.texts[turn.number]._replace(**outcome._asdict())
+        text = self._texts[turn.number]._replace(**outcome._asdict())
+        start = self._unsaid_start(turn, outcome.attempt)
+        if start is not None:
+            text, rest = split_window(text, start)
+            self._texts.append(rest)
+            number, waveform = len(self._texts) - 1, turn.waveform[start:]
+            self._unsaid.append(turn._replace(number=number, window=rest.window, waveform=waveform))
+        self._texts[turn.number] = text
         self._num_decoding -= 1
 
     def is_finished(self) -> bool:
@@ -121,7 +154,39 @@ class ChunkedPlan:
         return has_ended and not self._num_decoding and not self.is_ready()
 
     def close(self) -> None:
+        self._unsaid.clear()
         self._feed.close()
+
+    def _unsaid_start(self, turn: Turn, attempt: Attempt | None) -> int | None:
+        """The sample of the window from which on neither its text nor the next window has what is said."""
+        start = None if attempt is None else unsaid_from(attempt.token_ids, self._chunking.special)
+        left, right = turn.window.stride_left, turn.window.stride_right
+        wanted = len(turn.waveform) - (
+            right + max(left, right) if right else 0
+        )  # the next window has the rest
+        if start is None or start < LEAST_UNSAID or wanted - start < LEAST_UNSAID:
+            return None  # after no second of text the rest would be said no better
+        return None if is_digital_silence(turn.waveform[start:], self._chunking.silence_dbfs) else start
+
+
+def split_window(text: WindowText, start: int) -> tuple[WindowText, WindowText]:
+    """The window as far as a sample of it, with its text, and the rest, without."""
+    front: list[tuple[int, int]] = []
+    rest: list[tuple[int, int]] = []
+    for begin, stop in text.pieces or ((text.window.start, text.window.stop),):
+        cut = min(max(begin + start, begin), stop)
+        front += [(begin, cut)] if begin < cut else []
+        rest += [(cut, stop)] if cut < stop else []
+        start -= cut - begin
+    whole = text.window
+    first = Window(whole.start, front[-1][1], whole.stride_left, 0)
+    second = Window(rest[0][0], whole.stop, 0, whole.stride_right)
+    if not text.pieces:
+        return text._replace(window=first, decoded=whole), WindowText(second, None)
+    return (
+        text._replace(window=first, decoded=whole, pieces=tuple(front)),
+        WindowText(second, None, pieces=tuple(rest)),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
