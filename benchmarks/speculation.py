@@ -33,16 +33,18 @@ def free(index: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="demo:smollm2-135m")
-    parser.add_argument("--draft", help="a draft model; without it proposals come from the text itself")
+    parser.add_argument("--draft", help="a draft model; without one proposals come from the text itself")
+    parser.add_argument("--head", help="an EAGLE head for the model, in the place of a draft model")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--num-speculative-tokens", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="bfloat16")
     arguments = parser.parse_args()
+    method = "eagle" if arguments.head else "draft_model" if arguments.draft else "ngram"
     speculative = SpeculativeConfig(
-        method="draft_model" if arguments.draft else "ngram",
-        speculative_model=arguments.draft,
+        method=method,
+        speculative_model=arguments.head or arguments.draft,
         num_speculative_tokens=arguments.num_speculative_tokens,
         disable_by_batch_size=max(arguments.rows),
     )

@@ -207,6 +207,19 @@ def test_heads_run_in_the_precisions_of_the_engine(mild, spec, changes):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_greedy_texts_of_the_native_kernels_are_those_without_a_head(native_model, tmp_path, dtype):
+    model = PlainLlama.read(native_model)
+    spec = write_head(tmp_path / "head", model, random_head(model))
+    params = SamplingParams(max_tokens=30, ignore_eos=True)
+    with LLM(str(native_model), eagle_config(spec, dtype=dtype)) as llm:
+        found = llm.generate(prompts_of(12), params)
+        assert llm.metrics()["draft_tokens"] > 500
+    with LLM(str(native_model), tiny_config(dtype=dtype, max_num_seqs=4)) as llm:
+        assert_same(found, llm.generate(prompts_of(12), params))
+
+
+@pytest.mark.slow
 def test_an_artifact_has_the_programs_of_its_head(mild, spec, tmp_path):
     prompt, params = prompts_of(1)[0], SamplingParams(max_tokens=12, ignore_eos=True)
     with LLM(str(mild[0]), eagle_config(spec)) as llm:
