@@ -9,6 +9,7 @@ answers. The first round of each engine is not counted.
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 
 from headrace.engines.llm import LLM, EngineConfig, SamplingParams, SpeculativeConfig
 
@@ -59,7 +60,9 @@ def main() -> None:
                 compare(workload, num_rows, [plain, speculating], arguments)
 
 
-def compare(workload, num_rows: int, engines: list[LLM], arguments: argparse.Namespace) -> None:
+def compare(
+    workload: Callable[[int], str], num_rows: int, engines: list[LLM], arguments: argparse.Namespace
+) -> None:
     params = SamplingParams(max_tokens=arguments.tokens, ignore_eos=True)
     prompts = [workload(index) for index in range(num_rows)]
     seconds: list[list[float]] = [[], []]

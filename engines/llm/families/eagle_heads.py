@@ -10,7 +10,7 @@ from headrace.engines.checkpoints import Checkpoint
 from headrace.engines.errors import ConfigError, ModelError
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.eagle_head import EagleHead
-from headrace.engines.llm.families.loading import Source, find_source, read_weights
+from headrace.engines.llm.families.loading import Source, find_source, is_constant, read_weights
 from headrace.engines.llm.families.outline import Path, trace
 from headrace.engines.llm.families.registry import read_model_config
 from headrace.engines.llm.families.weight_names import LLAMA
@@ -130,7 +130,8 @@ def _check_names(
             f"the EAGLE head {checkpoint.model.spec} has another output head (lm_head) than the model: "
             "take one that was trained for this model"
         )
-    surplus = sorted(names.keys() - used - {_EMBEDDING, _HEAD})
+    unused = names.keys() - used - {_EMBEDDING, _HEAD}
+    surplus = sorted(name for name in unused if not is_constant(name))
     if surplus:
         raise ModelError(
             f"{checkpoint.model.spec} has a weight {surplus[0]}, which is no part of an EAGLE head"

@@ -26,8 +26,7 @@ NUM_READERS = 4
 
 _HEAD = "lm_head.weight"
 _PACKED = ("packed", "packed_pairs")
-_NOT_WEIGHTS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.bias|attn\.masked_bias)")
-"""Constants that some checkpoints store beside their weights."""
+_CONSTANTS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.bias|attn\.masked_bias)")
 
 
 class Source(NamedTuple):
@@ -162,6 +161,11 @@ def _load(
     return loaded, join(scales) if scales else None
 
 
+def is_constant(name: str) -> bool:
+    """Whether a tensor is one that some checkpoints store beside their weights, and nobody needs."""
+    return _CONSTANTS.fullmatch(name) is not None
+
+
 def _to_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype == np.uint16:  # bfloat16, kept as its bits
         return np.ascontiguousarray(values).astype(jnp.bfloat16).view(np.uint16)
@@ -178,7 +182,7 @@ def _check_names(checkpoint: Checkpoint, used: set[str], available: Set[str], co
     if missing:
         raise ModelError(f"weight {missing[0]} is missing in {checkpoint.model.spec}")
     tied = {_HEAD} if config.tie_embeddings else set()
-    surplus = sorted(name for name in available - used - tied if not _NOT_WEIGHTS.fullmatch(name))
+    surplus = sorted(name for name in available - used - tied if not is_constant(name))
     if surplus:
         raise ModelError(
             f"{checkpoint.model.spec} has a weight {surplus[0]}, which is no part of the model that its "
