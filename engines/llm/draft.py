@@ -5,6 +5,7 @@ It sees a row only when it is to propose for it: `lagging` gives what of the row
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from headrace.engines.llm.kv_cache import KVCache, make_pages
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.programs import BurstArguments
 from headrace.engines.llm.request import Sequence
-from headrace.engines.llm.speculate import Checker, Progress, Proposal, Speculation, pack_progress
+from headrace.engines.llm.speculate import Checker, Progress, Proposal, Speculation, run_burst
 from headrace.engines.precision import resolve_dtype
 
 
@@ -136,13 +137,7 @@ def draft_burst(
     drafter = Forward(nnx.merge(graphs[1], weights[1]), backends[1])
     checker = Checker.of(forward, given, num_top, speculation)
 
-    def step(state: tuple[Progress, KVCache]) -> tuple[Progress, KVCache]:
-        proposal, draft_cache = _propose(checker, drafter, *state)
-        return checker.check(state[0], proposal), draft_cache
-
-    start = (checker.start(cache[0], given.tokens), cache[1])
-    end, draft_cache = jax.lax.while_loop(lambda state: checker.goes_on(state[0]), step, start)
-    return (end.cache, draft_cache), pack_progress(end)
+    return run_burst(checker, partial(_propose, checker, drafter), cache, given.tokens)
 
 
 def _propose(checker: Checker, drafter: Forward, now: Progress, cache: KVCache) -> tuple[Proposal, KVCache]:

@@ -26,7 +26,7 @@ from headrace.engines.llm.forward import Forward, split_hidden
 from headrace.engines.llm.hidden_pages import HiddenPages
 from headrace.engines.llm.kv_cache import KVCache, LayerPages
 from headrace.engines.llm.programs import BurstArguments
-from headrace.engines.llm.speculate import Checker, Progress, Proposal, Speculation, pack_progress
+from headrace.engines.llm.speculate import Checker, Progress, Proposal, Speculation, run_burst
 
 HeadCache = tuple[LayerPages, ...]
 
@@ -66,13 +66,7 @@ def eagle_burst(
     checker = Checker.of(forward, given, num_top, speculation)
     drafter = _Drafter(checker, nnx.merge(graphs[1], weights[1]), backends[1])
 
-    def step(state: tuple[Progress, HeadCache]) -> tuple[Progress, HeadCache]:
-        proposal, head_cache = drafter.propose(*state)
-        return checker.check(state[0], proposal), head_cache
-
-    start = (checker.start(cache[0], given.tokens), cache[1])
-    end, head_cache = jax.lax.while_loop(lambda state: checker.goes_on(state[0]), step, start)
-    return (end.cache, head_cache), pack_progress(end)
+    return run_burst(checker, drafter.propose, cache, given.tokens)
 
 
 class _Chain(NamedTuple):

@@ -8,9 +8,10 @@ drafts are drawn with the noise of the place, so that they often are the same (a
 Keys and values of places that were refused are written again by the steps that follow.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +62,11 @@ class Proposal(NamedTuple):
     is_there: Bool[Array, " R"]
 
 
+Own = TypeVar("Own")
+"""Arrays of who proposes: pages, or nothing."""
+Propose = Callable[[Progress, Own], tuple[Proposal, Own]]
+
+
 def ngram_burst(
     graph: nnx.GraphDef,
     backend: Backend,
@@ -73,14 +79,27 @@ def ngram_burst(
     """A burst with proposals from the rows' own tokens. Donates cache."""
     checker = Checker.of(Forward(nnx.merge(graph, weights), backend), given, num_top, speculation)
 
-    def propose(now: Progress) -> Proposal:
+    def propose(now: Progress, nothing: tuple[()]) -> tuple[Proposal, tuple[()]]:
         length = checker.rows.position + now.made + 1
-        return Proposal(*look_up(now.history, length, speculation.num_tokens, speculation.lookup))
+        found = look_up(now.history, length, speculation.num_tokens, speculation.lookup)
+        return Proposal(*found), nothing
 
-    end = jax.lax.while_loop(
-        checker.goes_on, lambda now: checker.check(now, propose(now)), checker.start(cache, given.tokens)
-    )
-    return end.cache, pack_progress(end)
+    (cache, _), results = run_burst(checker, propose, (cache, ()), given.tokens)
+    return cache, results
+
+
+def run_burst(
+    checker: "Checker", propose: Propose[Own], cache: tuple[KVCache, Own], tokens: Int[Array, "R L"]
+) -> tuple[tuple[KVCache, Own], Int[Array, "R results"]]:
+    """Proposes and checks until the burst is over; second in the cache is what belongs to who proposes."""
+
+    def step(state: tuple[Progress, Own]) -> tuple[Progress, Own]:
+        proposal, own = propose(*state)
+        return checker.check(state[0], proposal), own
+
+    start = (checker.start(cache[0], tokens), cache[1])
+    end, own = jax.lax.while_loop(lambda state: checker.goes_on(state[0]), step, start)
+    return (end.cache, own), _pack_progress(end)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +206,7 @@ class Checker:
         return jax.tree.map(lambda array: array.reshape(-1, size, *array.shape[1:]), chosen), cache
 
 
-def pack_progress(end: Progress) -> Int[Array, "R results"]:
+def _pack_progress(end: Progress) -> Int[Array, "R results"]:
     """What a burst made, as `pack_sampled` packs it."""
     top = None if end.chosen.top is None else SampledTop(*end.chosen.top)
     return pack_sampled(Sampled(end.chosen.tokens, end.chosen.logprobs, end.made, top, end.proposed))

@@ -161,9 +161,8 @@ class ChunkedPlan:
         """The sample of the window from which on neither its text nor the next window has what is said."""
         start = None if attempt is None else unsaid_from(attempt.token_ids, self._chunking.special)
         left, right = turn.window.stride_left, turn.window.stride_right
-        wanted = len(turn.waveform) - (
-            right + max(left, right) if right else 0
-        )  # the next window has the rest
+        in_next = right + max(left, right) if right else 0
+        wanted = len(turn.waveform) - in_next
         if start is None or start < LEAST_UNSAID or wanted - start < LEAST_UNSAID:
             return None  # after no second of text the rest would be said no better
         return None if is_digital_silence(turn.waveform[start:], self._chunking.silence_dbfs) else start
