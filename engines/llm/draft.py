@@ -6,6 +6,7 @@ It sees a row only when it is to propose for it: `lagging` gives what of the row
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,33 @@ class Draft:
                 f"the draft model was made for {own.max_position} tokens, max_model_len is {max_model_len}: "
                 "lower it"
             )
+
+
+@runtime_checkable
+class DraftSource(Protocol):
+    """A model that is loaded already, and can propose tokens for another one."""
+
+    def as_draft(self) -> Draft: ...
+
+
+def choose_draft(config: EngineConfig, model: str | DraftSource | None) -> tuple[EngineConfig, Draft | None]:
+    """The config with the method that a draft model needs, and the draft where it is loaded already.
+
+    `model` takes the place of the config's draft model, or as a spec of its EAGLE head.
+
+    Raises:
+      ConfigError: an EAGLE head that is no spec, or a draft that cannot be one.
+    """
+    if model is None:
+        return config, None
+    if config.speculative.use_eagle():
+        if not isinstance(model, str):
+            raise ConfigError("an EAGLE head is no model of its own: give speculative_model as a spec")
+        return replace(config, speculative=config.speculative.replace(speculative_model=model)), None
+    spec = model if isinstance(model, str) else None
+    chosen = config.speculative.replace(method="draft_model", speculative_model=spec)
+    draft = None if isinstance(model, str) else model.as_draft()
+    return replace(config, speculative=chosen), draft
 
 
 class DraftModel:

@@ -15,7 +15,7 @@ from headrace.engines.errors import ConfigError, ModelError, RequestError, RowEr
 from headrace.engines.llm.artifacts import stored_config, write_artifact
 from headrace.engines.llm.assembly import Overrides, Replacements, assemble, load_replicas, open_model
 from headrace.engines.llm.conversation import ChatOptions, Message
-from headrace.engines.llm.draft import Draft
+from headrace.engines.llm.draft import Draft, choose_draft
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.families import read_model_config
 from headrace.engines.llm.prompts import EncodeOptions, Prompt, TextRequest, list_params, list_prompts
@@ -67,7 +67,7 @@ class LLM:
         replaced = Replacements(tokenizer=tokenizer, chat_template=chat_template, hf_overrides=hf_overrides)
         checkpoint = open_model(model, config)
         config = config or stored_config(checkpoint) or EngineConfig()
-        config, draft = _choose_draft(config, speculative_model)
+        config, draft = choose_draft(config, speculative_model)
         made = assemble(checkpoint, config, replaced, num_replicas, draft, partition_rules)
         self.config, self.model_config = made.config, made.model_config
         self.max_model_len = made.max_model_len
@@ -401,17 +401,3 @@ class LLM:
 
     def _next_id(self) -> str:
         return f"request-{next(self._request_numbers)}"
-
-
-def _choose_draft(config: EngineConfig, model: str | LLM | None) -> tuple[EngineConfig, Draft | None]:
-    """The config with the method that a draft model needs, and the draft where it is loaded already."""
-    if model is None:
-        return config, None
-    if config.speculative.use_eagle():
-        if not isinstance(model, str):
-            raise ConfigError("an EAGLE head is no model of its own: give speculative_model as a spec")
-        return replace(config, speculative=config.speculative.replace(speculative_model=model)), None
-    spec = model if isinstance(model, str) else None
-    chosen = config.speculative.replace(method="draft_model", speculative_model=spec)
-    draft = None if isinstance(model, str) else model.as_draft()
-    return replace(config, speculative=chosen), draft
