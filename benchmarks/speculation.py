@@ -7,6 +7,7 @@ answers. The first round of each engine is not counted.
 """
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -67,7 +68,7 @@ def compare(
     prompts = [workload(index) for index in range(num_rows)]
     seconds: list[list[float]] = [[], []]
     texts: list[list[str]] = [[], []]
-    before = engines[1].metrics()
+    before = engines[1].counters()
     for _ in range(arguments.rounds + 1):
         for number, llm in enumerate(engines):
             started_s = time.perf_counter()
@@ -75,9 +76,11 @@ def compare(
             seconds[number].append(time.perf_counter() - started_s)
     rates = [num_rows * arguments.tokens / statistics.median(each[1:]) for each in seconds]
     ratios = [plain / own for plain, own in zip(seconds[0][1:], seconds[1][1:], strict=True)]
-    gained = {name: value - before[name] for name, value in engines[1].metrics().items()}
-    accepted = gained["accepted_tokens"] / max(gained["draft_tokens"], 1)
-    per_step = 1 + gained["accepted_tokens"] / max(gained["speculative_steps"], 1)
+    gained = {name: value - before[name] for name, value in engines[1].counters().items()}
+    found = ratios(gained)
+    accepted, per_step = (
+        found.get(f"speculation_{name}", math.nan) for name in ("acceptance_rate", "tokens_per_step")
+    )
     same = sum(one == other for one, other in zip(*texts, strict=True))
     print(
         f"{workload.__name__}, {num_rows} rows: {rates[0]:.0f} tokens/s plain, {rates[1]:.0f} speculating, "

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from headrace.jobs.display import SHORT_UNITS, format_rate, format_seconds
+from headrace.jobs.display import SHORT_UNITS, format_rate, format_seconds, ratio_lines
 from headrace.jobs.options import Parser
 from headrace.pipelines.run_view import RunView, as_json, read_run
 
@@ -40,6 +40,7 @@ def status_lines(view: RunView) -> list[str]:
     if view.units_per_s > 0:
         rate = f"{format_rate(view.units_per_s)} {SHORT_UNITS[view.unit]}"
         lines.append(f"throughput  {rate}, {view.units:,.0f} {view.unit} in all")
+    lines += ratio_lines(view.ratios)
     if view.eta_s is not None:
         lines.append(f"left        about {format_seconds(view.eta_s)}")
     return lines

@@ -385,6 +385,8 @@ class RunSummary:
     """Parts that an earlier run had committed."""
     model_loads: int
     """Engines loaded by this run, in all its processes."""
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    """Ratios of the engines' counters over the whole output, such as speculation_acceptance_rate."""
 
     @property
     def units_per_s(self) -> float:

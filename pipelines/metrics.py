@@ -12,6 +12,7 @@ import jax
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.engines.ratios import ratios, with_ratios
 from headrace.pipelines.commit import Footer, run_directory, scratch_directory
 from headrace.pipelines.config import Unit
 from headrace.pipelines.files import write_whole
@@ -35,6 +36,7 @@ METRICS_SCHEMA = pa.schema(
         "units": pa.float64(),
         "metrics": _NUMBERS,
         "engine": _NUMBERS,
+        "engine_ratios": _NUMBERS,
         "device": pa.string(),
         "worker": pa.string(),
         "finished_at": pa.float64(),
@@ -84,26 +86,35 @@ def memory_metrics() -> dict[str, float]:
 
 
 def run_metrics(footers: Sequence[Footer], columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Metrics of a whole run: sums, peaks, the engines' counters, and percentiles over all rows.
+    """Metrics of a whole run: sums, peaks, the engines' counters with their ratios, percentiles of rows.
 
-    `columns` holds the times of the rows by name. Counters are those of each worker's last part, added up;
-    an engine that was loaded anew in the same process counts from its own start.
+    `columns` holds the times of the rows by name.
     """
     found: dict[str, float] = {}
-    last: dict[str, Footer] = {}
-    for footer in sorted(footers, key=lambda each: each.finished_at):
-        last[footer.worker] = footer
+    for footer in footers:
         for name, value in footer.metrics.items():
             if name.endswith(("_bytes", "_bytes_in_use")):
                 found[name] = max(found.get(name, 0.0), value)
             elif not name.endswith(("_mean", "_p50", "_p95", "_max", "_per_s", "_factor")):
                 found[name] = found.get(name, 0.0) + value
-    for footer in last.values():
-        for name, value in footer.engine.items():
-            found[f"engine_{name}"] = found.get(f"engine_{name}", 0.0) + value
+    engine = with_ratios(engine_counters(footers))
+    found |= {f"engine_{name}": value for name, value in engine.items()}
     for name, values in columns.items():
         found |= _spread(name, values)
     return dict(sorted(found.items()))
+
+
+def engine_counters(footers: Sequence[Footer]) -> dict[str, float]:
+    """The engines' counters over a run: those of each worker's last part, added up.
+
+    An engine that was loaded anew in the same process counts from its own start.
+    """
+    last = {footer.worker: footer for footer in sorted(footers, key=lambda each: each.finished_at)}
+    found: dict[str, float] = {}
+    for footer in last.values():
+        for name, value in footer.engine.items():
+            found[name] = found.get(name, 0.0) + value
+    return found
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -150,8 +161,8 @@ def write_metrics(output: str, footers: Iterable[Footer]) -> None:
     ordered = sorted(footers, key=lambda footer: (footer.shard, footer.chunk))
     rows = []
     for footer in ordered:
-        row = asdict(footer)
-        for name in ("errors", "metrics", "engine"):
+        row = asdict(footer) | {"engine_ratios": ratios(footer.engine)}
+        for name in ("errors", "metrics", "engine", "engine_ratios"):
             row[name] = list(row[name].items())
         rows.append(row)
     sink = pa.BufferOutputStream()

@@ -1,4 +1,4 @@
-"""An endpoint on the worker that Prometheus can scrape: the engine's counters and the rows in flight."""
+"""A worker's endpoint for Prometheus: the engine's counters, their ratios, and the rows in flight."""
 
 import errno
 import logging
@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from headrace.engines.ratios import with_ratios
 from headrace.pipelines.in_flight import IN_FLIGHT, Tally
 from headrace.pipelines.resident import Resident
 
@@ -52,7 +53,8 @@ class MetricsServer:
             total = total.plus(tally)
         values = {"uncommitted_rows": float(total.rows), "uncommitted_rows_failed": float(total.failed)}
         if resident is not None:
-            engine = {f"engine_{name}": float(value) for name, value in resident.engine.metrics().items()}
+            shown = with_ratios(resident.engine.counters())
+            engine = {f"engine_{name}": float(value) for name, value in shown.items()}
             values = {**engine, **values, "engine_slots": float(resident.engine.num_slots)}
         return exposition(values)
 

@@ -53,7 +53,7 @@ class Resident:
     def take_growth(self) -> dict[str, float]:
         """What each of the engine's counters has gained since the last call, by whichever thread."""
         with self._lock:
-            now = dict(self.engine.metrics())
+            now = dict(self.engine.counters())
             growth = {name: value - self._reported.get(name, 0) for name, value in now.items()}
             self._reported = now
             return growth

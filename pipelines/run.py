@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.engines.checkpoints import resolve_model
+from headrace.engines.ratios import ratios
 from headrace.pipelines.commit import Footer, is_part_of, read_footer
 from headrace.pipelines.committed import number_columns
 from headrace.pipelines.compaction import delete_leftovers
@@ -28,7 +29,7 @@ from headrace.pipelines.heartbeat import Heartbeat
 from headrace.pipelines.in_flight import IN_FLIGHT
 from headrace.pipelines.journal import forget
 from headrace.pipelines.listing import Listing, list_inputs
-from headrace.pipelines.metrics import add_up, run_metrics, write_metrics
+from headrace.pipelines.metrics import add_up, engine_counters, run_metrics, write_metrics
 from headrace.pipelines.openai_batch import generate_work
 from headrace.pipelines.output_directory import (
     claim_output,
@@ -363,6 +364,7 @@ def _summary(
         parts_total=len(footers),
         parts_reused=len(footers) - len(new),
         model_loads=model_loads,
+        ratios=ratios(engine_counters(list(footers.values()))),
     )
 
 

@@ -216,7 +216,7 @@ class RunChunk(beam.DoFn):
                 **memory_metrics(),
                 "deduplicated_rows": float(sum(each.is_copy for each in results)),
             },
-            engine={name: float(value) for name, value in resident.engine.metrics().items()},
+            engine={name: float(value) for name, value in resident.engine.counters().items()},
             device=resident.device,
             worker=f"{socket.gethostname()}:{os.getpid()}",
             finished_at=time.time(),

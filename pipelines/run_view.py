@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace.engines.ratios import ratios
 from headrace.pipelines.commit import Footer, input_rows, run_directory
 from headrace.pipelines.committed import committed_footers
 from headrace.pipelines.config import InputError
 from headrace.pipelines.files import exists, normalise
 from headrace.pipelines.heartbeat import STALE_S, read_heartbeat
-from headrace.pipelines.metrics import add_up
+from headrace.pipelines.metrics import add_up, engine_counters
 from headrace.pipelines.output_directory import is_claimed
 from headrace.pipelines.run_record import RunRecord, read_record
 
@@ -70,6 +71,11 @@ class RunView:
     def units(self) -> float:
         """Tokens, or seconds of audio, that are committed."""
         return math.fsum(footer.units for footer in self.footers)
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Ratios of the engines' counters, such as speculation_acceptance_rate."""
+        return ratios(engine_counters(self.footers))
 
     @property
     def unit(self) -> str:
@@ -196,6 +202,7 @@ def as_json(view: RunView) -> str:
         "unit": view.unit,
         "units": view.units,
         "units_per_s": view.units_per_s,
+        "ratios": view.ratios,
         "eta_s": view.eta_s,
         "idle_s": view.idle_s,
     }

@@ -83,7 +83,7 @@ class StallWatch:
 
     def _look(self, engine: Any, own: list[Watched], seen: Any) -> None:
         now = time.monotonic()
-        state = (sum(each.rows_out for each in own), len(own), tuple(engine.metrics().values()))
+        state = (sum(each.rows_out for each in own), len(own), tuple(engine.counters().values()))
         if not any(each.rows_in for each in own) or engine not in seen or seen[engine][0] != state:
             seen[engine] = (state, now)
             return

@@ -60,9 +60,9 @@ class HostedModels:
             raise ApiError(400, f"{name} is a text model: it takes no audio", code="model_kind")
         return engine
 
-    def metrics(self) -> dict[str, dict[str, float]]:
+    def counters(self) -> dict[str, dict[str, float]]:
         """The counters of each model that is loaded."""
-        return {name: dict(engine.metrics()) for name, engine in list(self._engines.items())}
+        return {name: engine.counters() for name, engine in list(self._engines.items())}
 
     def close(self) -> None:
         """Closes the engines, after the one that is being loaded."""

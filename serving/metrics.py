@@ -3,15 +3,16 @@
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.engines.ratios import RATIOS, ratios
 from headrace.serving.hosted_models import HostedModels
 
 
 class ServerMetrics:
-    """Counts of requests by endpoint and status, their seconds, and the counters of every engine."""
+    """Counts of requests by endpoint and status, their seconds; every engine's counters and ratios."""
 
     def __init__(self, models: HostedModels) -> None:
         self.registry = CollectorRegistry()
@@ -47,15 +48,22 @@ class ServerMetrics:
 
 
 class _EngineCollector(Collector):
+    """Counters of every engine, and their ratios as gauges."""
+
     def __init__(self, models: HostedModels) -> None:
         self._models = models
 
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        families: dict[str, CounterMetricFamily] = {}
-        for model, counters in self._models.metrics().items():
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for model, counters in self._models.counters().items():
             for name, value in counters.items():
-                family = families.setdefault(
-                    name, CounterMetricFamily(f"headrace_{name}", f"The engine's {name}", labels=["model"])
-                )
-                family.add_metric([model], value)
+                if name not in families:
+                    text = f"The engine's {name}"
+                    families[name] = CounterMetricFamily(f"headrace_{name}", text, labels=["model"])
+                families[name].add_metric([model], value)
+            for name, value in ratios(counters).items():
+                if name not in families:
+                    text = RATIOS[name].text
+                    families[name] = GaugeMetricFamily(f"headrace_{name}", text, labels=["model"])
+                families[name].add_metric([model], value)
         return families.values()

@@ -126,7 +126,7 @@ class LLMEngine:
         """Foresees rows like these: see `Runner.announce`."""
         self._runner.announce(requests)
 
-    def metrics(self) -> dict[str, float]:
+    def counters(self) -> dict[str, float]:
         """Counters since the start."""
         programs = self._runner.programs
         counts = {

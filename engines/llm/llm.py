@@ -23,6 +23,7 @@ from headrace.engines.llm.request import LLMRequest, OutputKind, RequestOutput
 from headrace.engines.llm.sampling_params import SamplingParams
 from headrace.engines.llm.streams import OnOutput, errors_to_outputs, finished, stream_outputs
 from headrace.engines.partition import PartitionRules
+from headrace.engines.ratios import with_ratios
 from headrace.engines.replicas import ReplicatedDriver
 
 logger = logging.getLogger(__name__)
@@ -352,10 +353,14 @@ class LLM:
             raise ModelError(f"{str(path)!r} is a model and no artifact: take LLM(...)")
         return cls(checkpoint, **options)
 
-    def metrics(self) -> dict[str, float]:
-        """Counters since the start, and the seconds that loading took."""
-        each = [engine.metrics() for engine in self._engines]
+    def counters(self) -> dict[str, float]:
+        """Counters since the start, and the seconds that loading took: what may be added up."""
+        each = [engine.counters() for engine in self._engines]
         return {**{name: sum(one[name] for one in each) for name in each[0]}, "load_s": self._load_s}
+
+    def metrics(self) -> dict[str, float]:
+        """The counters, and the ratios of those that have counted something (`headrace.engines.ratios`)."""
+        return with_ratios(self.counters())
 
     def as_draft(self) -> Draft:
         """What another engine needs to have its tokens proposed by this model.

@@ -15,6 +15,7 @@ from headrace.engines.llm.prompts import Prompt, TextRequest, list_params
 from headrace.engines.llm.request import RequestOutput
 from headrace.engines.llm.sampling_params import SamplingParams
 from headrace.engines.mesh import count_replicas
+from headrace.engines.ratios import with_ratios
 
 
 class StepEngine:
@@ -94,8 +95,8 @@ class StepEngine:
         return self._engine.num_free_pages
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start."""
-        return self._engine.metrics()
+        """Counters since the start, and their ratios."""
+        return with_ratios(self._engine.counters())
 
     def free(self) -> None:
         """Gives the memory of weights and KV pages back; the engine cannot be used after."""

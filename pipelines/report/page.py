@@ -26,6 +26,10 @@ _NAMES = {
     "duration_s": ("Recordings", "seconds of audio"),
     "num_tokens": ("Transcripts", "tokens of the transcript"),
 }
+_RATIOS = {
+    "speculation_acceptance_rate": ("{:.0%}", "of the proposed tokens accepted"),
+    "speculation_tokens_per_step": ("{:.2f}", "tokens a step with proposals"),
+}
 # The browser itself keeps the page from loading anything: there is nothing that it could send away.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; media-src data:"
 
@@ -72,6 +76,9 @@ def _tiles(view: RunView) -> Iterable[str]:
     yield _tile(rate, "audio seconds a second" if real_time else "tokens a second")
     if real_time and view.units_per_s > 0:
         yield _tile(f"{1 / view.units_per_s:.3g}", "real-time factor")
+    for name, value in view.ratios.items():
+        form, text = _RATIOS[name]
+        yield _tile(form.format(value), text)
     num_launches = len(view.record.launches)
     yield _tile(f"{wall_s:,.0f} s", "in one launch" if num_launches == 1 else f"in {num_launches} launches")
     yield _tile(f"{len(view.footers):,}", f"of {view.parts_total:,} parts")

@@ -87,6 +87,14 @@ def test_the_summary_tells_rows_errors_by_kind_throughput_parts_and_place():
     ]
 
 
+def test_the_summary_tells_what_speculation_gained():
+    ratios = {"speculation_acceptance_rate": 0.624, "speculation_tokens_per_step": 2.5}
+    assert "speculation 62% accepted, 2.50 tokens a step" in summary_lines(replace(SUMMARY, ratios=ratios))
+    # Steps in which nothing could be proposed.
+    ratios = {"speculation_tokens_per_step": 1.0}
+    assert "speculation 1.00 tokens a step" in summary_lines(replace(SUMMARY, ratios=ratios))
+
+
 def test_a_run_that_found_everything_done_claims_no_throughput():
     lines = summary_lines(replace(SUMMARY, rows_run=0, units_run=0.0, wall_s=0.0, parts_reused=8))
     assert not any(line.startswith("throughput") for line in lines)

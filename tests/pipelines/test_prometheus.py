@@ -17,8 +17,8 @@ class CountingEngine:
 
     num_slots = 4
 
-    def metrics(self) -> Mapping[str, float]:
-        return {"completion_tokens": 12.0, "load_s": 1.5}
+    def counters(self) -> Mapping[str, float]:
+        return {"completion_tokens": 12.0, "load_s": 1.5, "draft_tokens": 8.0, "accepted_tokens": 6.0}
 
     def close(self) -> None:
         """Nothing is held."""
@@ -41,11 +41,18 @@ def test_counters_and_rows_in_flight_can_be_scraped():
         add(Tally(3, 1, 0.0))
         lines = get(port, "/metrics").splitlines()
         assert "headrace_engine_completion_tokens 12.0" in lines
+        assert "headrace_engine_speculation_acceptance_rate 0.75" in lines
         assert "headrace_engine_slots 4.0" in lines
         assert "headrace_uncommitted_rows 3.0" in lines
         assert "headrace_uncommitted_rows_failed 1.0" in lines
         with pytest.raises(urllib.error.HTTPError):
             get(port, "/other")
+
+
+def test_what_the_counters_grow_by_holds_no_ratio():
+    resident = Resident(CountingEngine())
+    assert resident.take_growth() == dict(CountingEngine().counters())
+    assert set(resident.take_growth().values()) == {0.0}
 
 
 def test_names_hold_what_prometheus_takes():

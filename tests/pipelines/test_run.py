@@ -22,6 +22,7 @@ from headrace.pipelines.generate import GenerateWork
 from headrace.pipelines.in_flight import IN_FLIGHT
 from headrace.pipelines.output_directory import claim_output
 from headrace.pipelines.run import run_work
+from headrace.pipelines.run_view import read_run
 from headrace.pipelines.scans import TableRow
 from headrace.pipelines.work import WorkRow
 
@@ -83,6 +84,22 @@ def test_every_prompt_gets_one_row_and_the_run_is_described(
     assert (record["state"], record["totals"]["rows"], record["job"]) == ("done", 23, "generate")
     assert record["totals"]["metrics"]["latency_s_p50"] <= record["totals"]["metrics"]["latency_s_max"]
     assert record["devices"] == [metrics[0]["device"]]
+
+
+def test_what_speculation_gained_is_told_wherever_a_run_is(
+    tiny_llm: str, make_prompts: MakePrompts, tmp_path: Path
+):
+    output = tmp_path / "out"
+    options = {"deterministic": False, "method": "ngram", "disable_by_batch_size": 1, "max_tokens": 40}
+    summary = run_generate(make_config(tiny_llm, make_prompts(1), output, **options))
+    found = summary.ratios
+    assert 0 <= found["speculation_acceptance_rate"] <= 1
+    assert 1 <= found["speculation_tokens_per_step"] <= 5
+    assert read_run(str(output)).ratios == found
+    totals = json.loads((output / "__run" / "run.json").read_text())["totals"]["metrics"]
+    part = pq.read_table(output / "__run" / "metrics.parquet").to_pylist()[0]
+    assert {name: totals[f"engine_{name}"] for name in found} == found == dict(part["engine_ratios"])
+    assert totals["engine_accepted_tokens"] == dict(part["engine"])["accepted_tokens"]
 
 
 def test_a_second_launch_reuses_parts_and_does_only_what_is_missing(

@@ -1,5 +1,6 @@
 """States, keys, limits and shut-down of the server."""
 
+import re
 import shutil
 import ssl
 import subprocess
@@ -11,6 +12,7 @@ import openai
 import pytest
 
 from headrace.engines import ConfigError
+from headrace.engines.llm import SpeculativeConfig
 from headrace.engines.mesh import ParallelConfig
 from headrace.serving import ServeConfig
 from headrace.serving.server import metrics_server
@@ -90,7 +92,9 @@ def test_https_is_served_beside_a_metrics_port(chat_model, tmp_path):
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     port = free_port()
-    config = serve_config(chat_model, tls_cert_file=certificate, tls_key_file=key, metrics_port=port)
+    files = {"tls_cert_file": certificate, "tls_key_file": key}
+    speculative = SpeculativeConfig(method="ngram")
+    config = serve_config(chat_model, **files, metrics_port=port, speculative=speculative)
     trusted = ssl.create_default_context(cafile=certificate)
     with Served(config) as running, metrics_server(config, running.app):
         running.wait(trusted)
@@ -103,5 +107,9 @@ def test_https_is_served_beside_a_metrics_port(chat_model, tmp_path):
         counted = 'headrace_http_requests_total{path="/v1/completions",status="200"} 1.0'
         assert counted in metrics
         assert 'headrace_completion_tokens_total{model="tiny"} 3.0' in metrics
+        assert "# TYPE headrace_speculation_tokens_per_step gauge" in metrics
+        per_step = re.search(r'headrace_speculation_tokens_per_step{model="tiny"} ([\d.]+)', metrics)
+        assert per_step is not None
+        assert 1 <= float(per_step[1]) <= 2  # the second and third token, in one or two steps
     with metrics_server(serve_config(chat_model), running.app), pytest.raises(httpx.ConnectError):
         httpx.get(f"http://127.0.0.1:{port}/metrics")

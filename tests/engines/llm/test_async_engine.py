@@ -119,7 +119,7 @@ def test_replicas_share_the_requests_and_give_the_same_texts(tiny_model, tiny_ll
     prompts = [f"prompt {index}" for index in range(12)]
     with LLM(str(tiny_model), tiny_config(deterministic=True), num_replicas=2) as llm:
         assert texts(llm.generate(prompts, PARAMS)) == texts(tiny_llm.generate(prompts, PARAMS))
-        each = [engine.metrics()["requests"] for engine in llm._engines]
+        each = [engine.counters()["requests"] for engine in llm._engines]
         assert sum(each) == llm.metrics()["requests"] == 12
         assert min(each) >= 4
         assert llm.driver.get_total_concurrent_requests() == 0

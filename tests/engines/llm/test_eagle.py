@@ -132,7 +132,7 @@ def test_a_head_keeps_up_with_rows_that_went_without_it(eagle, mild, mild_llm, h
     engine = make_engine(eagle, eagle_config("x", num_pages=9, enable_prefix_caching=True))
     requests = [encode(eagle, str(index), prompt, params) for index, prompt in enumerate(prompts)]
     outputs = drive(engine, requests)
-    metrics = engine.metrics()
+    metrics = engine.counters()
     assert metrics["preemptions"] > 0
     assert metrics["cached_tokens"] > 0
     assert_same([outputs[str(index)] for index in range(13)], mild_llm.generate(prompts, params))

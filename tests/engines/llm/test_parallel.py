@@ -139,7 +139,7 @@ def test_every_family_gives_the_tokens_of_one_device(model, tokens_of_one_device
         if spread == "dp 2":
             pages = [bytes_by_device(jax.tree.leaves(each._runner._cache)) for each in llm._engines]
             assert [list(held) for held in pages] == [[0], [1]]
-            assert all(each.metrics()["requests"] for each in llm._engines)
+            assert all(each.counters()["requests"] for each in llm._engines)
 
 
 @pytest.mark.slow

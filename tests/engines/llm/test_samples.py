@@ -22,7 +22,7 @@ def params(**changes) -> SamplingParams:
 
 def test_n_texts_are_those_of_n_rows_with_the_seeds_of_the_samples(engine):
     outputs = engine.generate(PROMPTS, params(n=3))
-    assert engine.metrics()["preemptions"] > 0
+    assert engine.counters()["preemptions"] > 0
     for prompt, output in zip(PROMPTS, outputs, strict=True):
         assert [text.index for text in output.outputs] == [0, 1, 2]
         seeds = [5, derive_seed(5, "", 1), derive_seed(5, "", 2)]

@@ -63,12 +63,17 @@ def assert_same(found, expected) -> None:
 
 def test_greedy_texts_are_those_without_proposals(tiny_llm, ngram):
     params = SamplingParams(max_tokens=40, ignore_eos=True)
-    before = ngram.metrics()
+    before = ngram.counters()
     assert_same(ngram.generate(prompts_of(64), params), tiny_llm.generate(prompts_of(64), params))
-    gained = {name: value - before[name] for name, value in ngram.metrics().items()}
+    gained = {name: value - before[name] for name, value in ngram.counters().items()}
     assert 0 < gained["accepted_tokens"] < gained["draft_tokens"]
     # Each step made its accepted tokens and one more; a text's first token comes from its prefill.
     assert gained["completion_tokens"] >= gained["speculative_steps"] + gained["accepted_tokens"] + 64
+    counters, metrics = ngram.counters(), ngram.metrics()
+    share = counters["accepted_tokens"] / counters["draft_tokens"]
+    assert metrics["speculation_acceptance_rate"] == share
+    assert 1 < metrics["speculation_tokens_per_step"] < 5  # four are proposed
+    assert "speculation_acceptance_rate" not in {**counters, **tiny_llm.metrics()}
 
 
 def test_draws_stops_and_masks_are_those_without_proposals(tiny_llm, ngram):
@@ -121,7 +126,7 @@ def test_texts_are_the_same_where_pages_are_few(tiny_llm, ngram):
     )
     requests = [encode(ngram, str(index), prompt, params) for index, prompt in enumerate(prompts)]
     outputs = drive(engine, requests)
-    assert engine.metrics()["preemptions"] > 0
+    assert engine.counters()["preemptions"] > 0
     expected = tiny_llm.generate(prompts, params)
     assert_same([outputs[str(index)] for index in range(12)], expected)
 
@@ -188,9 +193,9 @@ def test_texts_are_those_without_a_draft_model(tiny_llm, drafted):
         SamplingParams(max_tokens=200, temperature=1.0, min_p=0.02, n=2),
     ]
     params = [kind.replace(seed=index) for index, kind in enumerate(kinds * 4)]
-    before = drafted.metrics()
+    before = drafted.counters()
     assert_same(drafted.generate(prompts_of(12), params), tiny_llm.generate(prompts_of(12), params))
-    gained = {name: value - before[name] for name, value in drafted.metrics().items()}
+    gained = {name: value - before[name] for name, value in drafted.counters().items()}
     # The draft draws with the same noise: of its own model it hits every draw.
     assert gained["accepted_tokens"] > 0.9 * gained["draft_tokens"] > 100
 
@@ -204,7 +209,7 @@ def test_a_draft_model_keeps_up_with_rows_that_went_without_it(tiny_llm, tiny_mo
     prompts = [[50] * 20, *prompts_of(10), [50] * 20]
     requests = [encode(drafted, str(index), prompt, params) for index, prompt in enumerate(prompts)]
     outputs = drive(engine, requests)
-    metrics = engine.metrics()
+    metrics = engine.counters()
     assert metrics["preemptions"] > 0
     assert metrics["accepted_tokens"] > 0.9 * metrics["draft_tokens"] > 0
     assert_same([outputs[str(index)] for index in range(12)], tiny_llm.generate(prompts, params))
