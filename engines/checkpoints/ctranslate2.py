@@ -8,7 +8,6 @@ import numpy as np
 from headrace.engines.checkpoints.contents import Contents, read_json
 from headrace.engines.checkpoints.ctranslate2_file import Ct2File, read_ct2_file
 from headrace.engines.checkpoints.ctranslate2_names import Source, whisper_sources
-from headrace.engines.checkpoints.fast_tokenizer import FastTokenizer
 from headrace.engines.checkpoints.tokenizer_files import read_whisper_tokenizer, whisper_vocabulary
 from headrace.engines.checkpoints.whisper_config import (
     whisper_config,
@@ -51,5 +50,5 @@ def open_ctranslate2(directory: Path) -> Contents:
         preprocessor_config=read_json(directory / "preprocessor_config.json")
         or whisper_preprocessor_config(config),
         tensors=_Ct2Tensors(file, sources),
-        make_tokenizer=lambda: FastTokenizer.of(read_whisper_tokenizer(directory, config["vocab_size"])),
+        make_tokenizer=lambda: read_whisper_tokenizer(directory, config["vocab_size"]),
     )

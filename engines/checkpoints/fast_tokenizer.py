@@ -53,7 +53,6 @@ class FastTokenizer:
             lambda: wrapped,
             chat_template=wrapped.chat_template,
             eos_token_id=wrapped.eos_token_id,
-            decodes_only=getattr(wrapped, "decodes_only", False),
         )
 
     @classmethod

@@ -77,7 +77,7 @@ def read_chat_template(directory: Path, settings: dict[str, Any]) -> str | dict[
     return template
 
 
-def read_whisper_tokenizer(directory: Path, vocab_size: int) -> "transformers.PreTrainedTokenizerFast":
+def read_whisper_tokenizer(directory: Path, vocab_size: int) -> FastTokenizer:
     """The tokenizer of a faster-whisper directory, with a token for each timestamp up to `vocab_size`.
 
     Without a tokenizer.json it is made from vocabulary.json or vocabulary.txt, and can decode but not encode.
@@ -89,7 +89,7 @@ def read_whisper_tokenizer(directory: Path, vocab_size: int) -> "transformers.Pr
     if 0 < missing <= _NUM_TIMESTAMPS:
         first = _NUM_TIMESTAMPS - missing
         tokenizer.add_tokens([f"<|{0.02 * step:.2f}|>" for step in range(first, _NUM_TIMESTAMPS)])
-    return wrap_tokenizer(tokenizer, _WHISPER_NAMES)
+    return FastTokenizer.of_backend(tokenizer, _WHISPER_NAMES)
 
 
 def whisper_vocabulary(directory: Path) -> dict[str, int]:
@@ -140,18 +140,8 @@ _WHISPER_NAMES: dict[str, Any] = dict.fromkeys(
 )
 
 
-def _decode_only(tokens: list[str]) -> "transformers.PreTrainedTokenizerFast":
+def _decode_only(tokens: list[str]) -> FastTokenizer:
     from tokenizers import AddedToken, Tokenizer, decoders, models
-    from transformers import PreTrainedTokenizerFast
-
-    class DecodeOnlyTokenizer(PreTrainedTokenizerFast):
-        decodes_only = True
-
-        def _encode_plus(self, *args, **kwargs):
-            raise ModelError(
-                "this model's tokenizer can only decode, since its directory has no tokenizer.json: "
-                "put the tokenizer.json of the same Whisper size beside model.bin"
-            )
 
     tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, []))
     tokenizer.decoder = decoders.ByteLevel()
@@ -161,6 +151,24 @@ def _decode_only(tokens: list[str]) -> "transformers.PreTrainedTokenizerFast":
         [AddedToken(token, special=True) for token in special if token not in timestamps]
     )
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in timestamps])
+    return FastTokenizer(
+        tokenizer,
+        lambda: _wrap_decode_only(tokenizer),
+        eos_token_id=tokenizer.token_to_id(_WHISPER_NAMES["eos_token"]),
+        decodes_only=True,
+    )
+
+
+def _wrap_decode_only(tokenizer: "tokenizers.Tokenizer") -> "transformers.PreTrainedTokenizerFast":
+    from transformers import PreTrainedTokenizerFast
+
+    class DecodeOnlyTokenizer(PreTrainedTokenizerFast):
+        def _encode_plus(self, *args, **kwargs):
+            raise ModelError(
+                "this model's tokenizer can only decode, since its directory has no tokenizer.json: "
+                "put the tokenizer.json of the same Whisper size beside model.bin"
+            )
+
     return DecodeOnlyTokenizer(
         tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **_WHISPER_NAMES
     )

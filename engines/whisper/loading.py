@@ -17,12 +17,13 @@ from headrace.engines.whisper.alignment import alignment_heads
 from headrace.engines.whisper.artifacts import read_model
 from headrace.engines.whisper.beams import num_candidates
 from headrace.engines.whisper.config import ModelDims, TranscribeOptions, WhisperConfig
+from headrace.engines.whisper.languages import language_code
 from headrace.engines.whisper.logit_rules import decoding_rules
 from headrace.engines.whisper.model import WhisperModel
 from headrace.engines.whisper.options import default_options, resolve
 from headrace.engines.whisper.runner import Limits, Runner
 from headrace.engines.whisper.slots import Decoding
-from headrace.engines.whisper.tokenizer import SpecialTokens, WhisperTokenizer, language_code, special_tokens
+from headrace.engines.whisper.tokenizer import SpecialTokens, WhisperTokenizer, special_tokens
 from headrace.engines.whisper.weights import Weights, slot_bytes
 
 logger = logging.getLogger(__name__)

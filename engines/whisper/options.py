@@ -12,7 +12,8 @@ from headrace.engines.whisper.config import (
     WhisperConfig,
     timestamps_mode,
 )
-from headrace.engines.whisper.tokenizer import SpecialTokens, language_code
+from headrace.engines.whisper.languages import language_code
+from headrace.engines.whisper.tokenizer import SpecialTokens
 
 
 class ResolvedOptions(NamedTuple):

@@ -178,22 +178,6 @@ def _optional(*values: Any) -> int | None:
     return next((int(value) for value in values if value is not None), None)
 
 
-def language_code(language: str) -> str:
-    """Code of a language given by code ("de"), token ("<|de|>") or English name ("German").
-
-    Raises:
-      ValueError: not one of Whisper's languages.
-    """
-    from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE  # takes a second
-
-    name = language.strip().lower().removeprefix("<|").removesuffix("|>")
-    if name in TO_LANGUAGE_CODE.values():
-        return name
-    if name in TO_LANGUAGE_CODE:
-        return TO_LANGUAGE_CODE[name]
-    raise ValueError(f"language is {language!r}: it must be a code such as 'de' or a name such as 'german'")
-
-
 def _languages(generation_config: Mapping[str, Any], added_tokens: Mapping[str, int]) -> dict[str, int]:
     tokens = generation_config.get("lang_to_id") or added_tokens
     matches = ((re.fullmatch(r"<\|([a-z]{2,3})\|>", content), token) for content, token in tokens.items())

@@ -1,10 +1,12 @@
 """What a request asks for, against what the model can do."""
 
 import pytest
+from transformers.models.whisper import tokenization_whisper
 
 from headrace.engines.whisper import TranscribeOptions, WhisperConfig
+from headrace.engines.whisper.languages import language_code
 from headrace.engines.whisper.options import default_options, resolve
-from headrace.engines.whisper.tokenizer import WhisperTokenizer, language_code
+from headrace.engines.whisper.tokenizer import WhisperTokenizer
 
 
 def options(**given) -> TranscribeOptions:
@@ -49,6 +51,12 @@ def test_english_only_models_take_english_alone(english: WhisperTokenizer):
 
 def test_names_of_one_language_agree():
     assert language_code("Mandarin") == language_code("chinese") == "zh"
+
+
+def test_languages_are_those_of_transformers():
+    names = tokenization_whisper.TO_LANGUAGE_CODE
+    assert {name: language_code(name) for name in names} == names
+    assert {language_code(code) for code in names.values()} == set(names.values())
 
 
 @pytest.mark.parametrize(
