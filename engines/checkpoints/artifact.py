@@ -41,6 +41,9 @@ class MappedWeights:
     def read(self, name: str) -> np.ndarray:
         return self._file.read(name)
 
+    def unload(self) -> None:
+        self._file.unload()
+
 
 def open_artifact(directory: Path) -> Contents:
     """The contents of an artifact; its tensors are those of the engine's modules.

@@ -109,6 +109,10 @@ class Checkpoint:
         except KeyError:
             raise ModelError(f"model {self.model.spec!r} has no tensor {name!r}") from None
 
+    def unload(self) -> None:
+        """Takes the weights' pages out of the process's memory; what is read later comes from the files."""
+        self._contents.tensors.unload()
+
     def tokenizer(self) -> "transformers.PreTrainedTokenizerFast":
         """The tokenizer, built at the first call, with chat template and special tokens where there are some.
 
@@ -141,6 +145,9 @@ class _Overlaid:
 
     def read(self, name: str) -> np.ndarray:
         return np.asarray(self._replaced[name]) if name in self._replaced else self._stored.read(name)
+
+    def unload(self) -> None:
+        self._stored.unload()
 
 
 def open_checkpoint(model: LocalModel | str) -> Checkpoint:

@@ -23,6 +23,10 @@ class Tensors(Protocol):
         """One tensor, in Hugging Face's orientation. Raises KeyError for a name that is not there."""
         ...
 
+    def unload(self) -> None:
+        """Takes the files' pages out of the process's memory; what is read later comes from the files."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:

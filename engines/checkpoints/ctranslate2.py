@@ -29,6 +29,9 @@ class _Ct2Tensors:
         source = self._sources[name]
         return self._file.read(source.variable, rows=source.rows)
 
+    def unload(self) -> None:
+        self._file.file.unload()
+
 
 def open_ctranslate2(directory: Path) -> Contents:
     """The contents of a faster-whisper directory.

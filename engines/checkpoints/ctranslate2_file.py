@@ -7,7 +7,6 @@ bytes.
 """
 
 import math
-import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -42,7 +41,7 @@ class Ct2File:
     """What the file stores, without the aliases."""
     aliases: dict[str, str]
     """Further names of stored variables."""
-    buffer: mmap.mmap
+    file: MappedFile
     """The mapped file."""
 
     def __contains__(self, name: str) -> bool:
@@ -79,7 +78,7 @@ class Ct2File:
     def _view(self, name: str) -> np.ndarray:
         found = self._find(name)
         count = math.prod(found.shape)
-        return np.frombuffer(self.buffer, found.dtype, count, found.offset).reshape(found.shape)
+        return np.frombuffer(self.file.buffer, found.dtype, count, found.offset).reshape(found.shape)
 
 
 def read_ct2_file(path: Path) -> Ct2File:
@@ -102,7 +101,7 @@ def read_ct2_file(path: Path) -> Ct2File:
     variables = dict(_variable(file) for _ in range(num_variables))
     (num_aliases,) = file.unpack("<I")
     aliases = {_string(file): _string(file) for _ in range(num_aliases)}
-    return Ct2File(path=path, spec_name=spec_name, variables=variables, aliases=aliases, buffer=file.buffer)
+    return Ct2File(path=path, spec_name=spec_name, variables=variables, aliases=aliases, file=file)
 
 
 def _string(file: MappedFile) -> str:

@@ -24,6 +24,9 @@ class _GgufTensors:
         values = self._file.read(stored)
         return values if reorder is None else reorder(values)
 
+    def unload(self) -> None:
+        self._file.file.unload()
+
 
 def open_gguf(path: Path) -> Contents:
     """The contents of a .gguf file.

@@ -23,6 +23,10 @@ class _ShardedTensors:
     def read(self, name: str) -> np.ndarray:
         return self._files[name].read(name)
 
+    def unload(self) -> None:
+        for file in set(self._files.values()):
+            file.unload()
+
 
 def open_huggingface(directory: Path, *, with_weights: bool = True) -> Contents:
     """The contents of a directory in the Hugging Face layout; without weights none are looked for.

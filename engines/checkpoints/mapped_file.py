@@ -47,6 +47,11 @@ class MappedFile:
                 "fetch it again"
             )
 
+    def unload(self) -> None:
+        """Takes its pages out of the process's memory, where the system can; views of them stay valid."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.buffer.madvise(mmap.MADV_DONTNEED)
+
     def damaged(self, what: str) -> ModelError:
         """The error to raise for a file whose contents make no sense."""
         return ModelError(f"{str(self.path)!r} is damaged or another kind of file: {what}")

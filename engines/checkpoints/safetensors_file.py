@@ -63,6 +63,9 @@ class SafetensorsFile:
             raise self._file.damaged(f"{name!r} of shape {shape} and {dtype} has {end - begin} bytes")
         return np.frombuffer(self._file.buffer, dtype, count, self._start + begin).reshape(shape)
 
+    def unload(self) -> None:
+        self._file.unload()
+
     def _read_header(self) -> dict[str, Any]:
         (length,) = self._file.unpack("<Q")
         if length > _MAX_HEADER_BYTES:

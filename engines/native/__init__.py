@@ -7,6 +7,7 @@ from headrace.engines.native.kernels import (
     CHOOSE_TOKEN,
     CROSS_ATTENTION,
     DRAW,
+    EMBED,
     ENCODER_ATTENTION,
     GREEDY_HEAD,
     LINEAR,
@@ -14,6 +15,7 @@ from headrace.engines.native.kernels import (
     PAGED_ATTENTION,
     RESERVE,
     SELF_ATTENTION,
+    ZEROS,
     is_available,
 )
 from headrace.engines.native.linear import (
@@ -24,6 +26,7 @@ from headrace.engines.native.linear import (
     Norm,
     PackedLinear,
     RowsOf,
+    embed,
     interleave_gate,
     linear,
     linear_of_rows,
@@ -32,12 +35,14 @@ from headrace.engines.native.linear import (
     packed_bias,
     packed_shape,
 )
+from headrace.engines.native.zeros import zeros
 
 __all__ = [
     "BEST_LEVEL",
     "CHOOSE_TOKEN",
     "CROSS_ATTENTION",
     "DRAW",
+    "EMBED",
     "ENCODER_ATTENTION",
     "GREEDY_HEAD",
     "LINEAR",
@@ -47,6 +52,7 @@ __all__ = [
     "RESERVE",
     "SELF_ATTENTION",
     "SUMS",
+    "ZEROS",
     "Allowed",
     "Epilogue",
     "Norm",
@@ -56,6 +62,7 @@ __all__ = [
     "can_run_greedy_head",
     "choose_token",
     "draw",
+    "embed",
     "greedy_head",
     "interleave_gate",
     "is_available",
@@ -65,4 +72,5 @@ __all__ = [
     "pack_weight",
     "packed_bias",
     "packed_shape",
+    "zeros",
 ]

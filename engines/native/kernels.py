@@ -21,8 +21,10 @@ SELF_ATTENTION = "headrace_self_attention"
 RESERVE = "headrace_reserve"
 DRAW = "headrace_draw"
 CHOOSE_TOKEN = "headrace_choose_token"
+EMBED = "headrace_embed"
+ZEROS = "headrace_zeros"
 
-KERNELS = 6
+KERNELS = 7
 """Version of the kernels' arguments: the same number stands in linear.cc."""
 
 BFLOAT16_LEVEL = 3
@@ -39,9 +41,11 @@ _SYMBOLS = {
     RESERVE: "HeadraceReserve",
     DRAW: "HeadraceDraw",
     CHOOSE_TOKEN: "HeadraceChooseToken",
+    EMBED: "HeadraceEmbed",
+    ZEROS: "HeadraceZeros",
 }
 
-_AT_ANY_LEVEL = (PAGED_ATTENTION, RESERVE, DRAW, CHOOSE_TOKEN)
+_AT_ANY_LEVEL = (PAGED_ATTENTION, RESERVE, DRAW, CHOOSE_TOKEN, ZEROS)
 
 
 def is_available(kernel: str = PAGED_ATTENTION) -> bool:

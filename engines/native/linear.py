@@ -5,9 +5,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Float, Float32, Int32
 
-from headrace.engines.native.kernels import LINEAR
+from headrace.engines.native.kernels import EMBED, LINEAR
 
 PANEL = 16
 """Outputs that lie side by side in packed weights."""
@@ -59,12 +59,15 @@ class RowsOf(NamedTuple):
     step: int
 
 
-def pack_linear(weight: Float[Array, "out in"], bias: Float32[Array, " out"] | None) -> PackedLinear:
+def pack_linear(
+    weight: Float[Array | np.ndarray, "out in"], bias: Float32[Array | np.ndarray, " out"] | None
+) -> PackedLinear:
     """Weights for `linear`, padded with zeros to whole panels and steps."""
-    return PackedLinear(jnp.asarray(pack_weight(weight)), packed_bias(bias, weight.shape[0]))
+    values = NOTHING if bias is None else np.pad(np.asarray(bias), (0, -weight.shape[0] % PANEL))
+    return PackedLinear(*jax.device_put((pack_weight(weight), values)))
 
 
-def pack_weight(weight: Float[Array, "out in"] | Float[np.ndarray, "out in"]) -> np.ndarray:
+def pack_weight(weight: Float[Array | np.ndarray, "out in"]) -> np.ndarray:
     """Weights alone, [panels, pairs, 16, 2] in bfloat16."""
     num_out, num_in = weight.shape
     shape = panels, pairs, _, _ = packed_shape(num_in, num_out)
@@ -141,3 +144,9 @@ def linear_of_rows(
         epsilon=np.float32(1e-5 if norm is None else norm.epsilon),
         level=np.int64(level),
     )
+
+
+def embed(token: Int32[Array, " B"], packed: PackedLinear, width: int) -> Float32[Array, "B D"]:
+    """Rows of an embedding whose weights are packed for the output head, which has the same ones."""
+    call = jax.ffi.ffi_call(EMBED, jax.ShapeDtypeStruct((len(token), width), jnp.float32))
+    return call(token, packed.weight)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Float32, Shaped
 
 from headrace.engines import native
 from headrace.engines.quantization import quantize_int8
-from headrace.engines.whisper.weights import Form, Pair, Weights
+from headrace.engines.whisper.weights import AnyArray, Form, Pair, Weights, on_device
 
 
 class LayerNorm(nnx.Module):
@@ -72,32 +72,34 @@ class Linear(nnx.Module):
 
 
 class _Kept(NamedTuple):
-    """The arrays of a product, in its form."""
+    """The arrays of a product on the device, in its form."""
 
     weight: Shaped[Array, "..."]
     scale: Float32[Array, " out"] | None
     bias: Float32[Array, " padded"] | None
 
 
-def _kept(weight: Float[Array, "out in"], bias: Float32[Array, " out"] | None, form: Form) -> _Kept:
+def _kept(weight: Float[AnyArray, "out in"], bias: Float32[AnyArray, " out"] | None, form: Form) -> _Kept:
     if form.kind == "packed":
         packed = native.pack_linear(weight, bias)
         return _Kept(packed.weight, None, packed.bias)
+    kept_bias = None if bias is None else on_device(bias)
     if form.kind == "int8":
         kernel, scale = quantize_int8(np.asarray(weight, np.float32).T)
-        return _Kept(jnp.asarray(np.ascontiguousarray(kernel.T)), jnp.asarray(scale), bias)
-    return _Kept(weight, None, bias)
+        return _Kept(on_device(np.ascontiguousarray(kernel.T)), on_device(scale), kept_bias)
+    return _Kept(on_device(weight), None, kept_bias)
 
 
-def _outlined(weight: Float[Array, "out in"], bias: Float32[Array, " out"] | None, form: Form) -> _Kept:
+def _outlined(weight: Float[AnyArray, "out in"], bias: Float32[AnyArray, " out"] | None, form: Form) -> _Kept:
     """As `_kept`, of values that are but traced."""
     num_out, num_in = weight.shape
+    kept_bias = None if bias is None else jnp.asarray(bias)
     if form.kind == "packed":
         packed = jnp.zeros(native.packed_shape(num_in, num_out), jnp.bfloat16)
-        return _Kept(packed, None, native.packed_bias(bias, num_out))
+        return _Kept(packed, None, native.packed_bias(kept_bias, num_out))
     if form.kind == "int8":
-        return _Kept(weight.astype(jnp.int8), jnp.zeros(num_out, jnp.float32), bias)
-    return _Kept(weight, None, bias)
+        return _Kept(jnp.asarray(weight, jnp.int8), jnp.zeros(num_out, jnp.float32), kept_bias)
+    return _Kept(jnp.asarray(weight), None, kept_bias)
 
 
 class Convolution(nnx.Module):

@@ -123,6 +123,7 @@ def load(checkpoint: Checkpoint, config: WhisperConfig) -> LoadedModel:
     else:
         weights = Weights(checkpoint, dims, dtype, config.quantization)
         model = WhisperModel(weights, dims, has_beams=config.beam_size > 1)
+        checkpoint.unload()
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,

@@ -14,22 +14,34 @@ from headrace.engines.whisper.alignment import Attended, Known, attend_to_frames
 from headrace.engines.whisper.attention import LayerKV
 from headrace.engines.whisper.decode import admit, decode_burst
 from headrace.engines.whisper.model import WhisperModel
-from headrace.engines.whisper.slots import Arrival, Decoding, Entry, Restart, Rows, Slots, enter, restart
+from headrace.engines.whisper.slots import (
+    Arrival,
+    Decoding,
+    Entry,
+    Restart,
+    Rows,
+    Slots,
+    empty_slots,
+    enter,
+    restart,
+)
 
 FRAME_SAMPLES = 320
 """Samples of one frame of the encoder's output: 20 ms."""
 
 
 class Lowering:
-    """Traces the programs of one model: admit by frames, burst by slots, restart, enter, align by tokens."""
+    """Traces a model's programs: empty, admit by frames, burst by slots, restart, enter, align by tokens."""
 
-    def __init__(self, model: WhisperModel, slots: Slots, decoding: Decoding, encoder_batch: int) -> None:
+    def __init__(self, model: WhisperModel, decoding: Decoding, encoder_batch: int) -> None:
         self.graph, self.params = graph, _ = nnx.split(model)
         self._decoding = decoding
         self._encoder_batch = encoder_batch
         self._backend = type(model.decoder.layers[0].backend).__name__
-        # Workers trace while the engine's thread donates the slots: they are given shapes alone.
-        self._params, self._slots = jax.tree.map(_shape_of, (self.params, slots))
+        self._params = jax.tree.map(_shape_of, self.params)
+
+        def empty_program() -> Slots:
+            return empty_slots(nnx.merge(graph, self._params), decoding)
 
         def admit_program(params: PyTree, slots: Slots, arrival: Arrival) -> Slots:
             return admit(nnx.merge(graph, params), slots, arrival, decoding.beam_size)
@@ -46,6 +58,9 @@ class Lowering:
             decoder = nnx.merge(graph, params).decoder
             return attend_to_frames(decoder, crosses, known, decoding.alignment_heads, decoding.special.eot)
 
+        # Workers trace while the engine's thread donates the slots: they are given shapes alone.
+        self._slots = jax.eval_shape(empty_program)
+        self._empty = jax.jit(empty_program)
         self._admit = jax.jit(admit_program, donate_argnames="slots")
         self._burst = jax.jit(burst_program, donate_argnames="slots", static_argnames="num_slots")
         self._enter = jax.jit(enter_program, donate_argnums=0)
@@ -56,11 +71,14 @@ class Lowering:
         """What every job needs."""
         admits = [ProgramKey("admit", frames) for frames in self._decoding.contexts]
         bursts = [ProgramKey("burst", slots) for slots in self._decoding.slot_sizes]
-        return [*admits, *bursts, ProgramKey("restart", self._decoding.num_slots)]
+        of_all = [ProgramKey(kind, self._decoding.num_slots) for kind in ("empty", "restart")]
+        return [*admits, *bursts, *of_all]
 
     def lower(self, key: ProgramKey, arguments: Mapping[str, Any]) -> jax.stages.Lowered:
         """The traced program of a bucket for these arguments."""
         match key.kind:
+            case "empty":
+                return self._empty.lower()
             case "admit":
                 return self._admit.lower(self._params, self._slots, **arguments)
             case "burst":
@@ -76,6 +94,8 @@ class Lowering:
         """Arguments of the shapes that a bucket has."""
         number: Any = jax.ShapeDtypeStruct((), jnp.int32)
         match key.kind:
+            case "empty":
+                return {}
             case "admit":
                 return {"arrival": self._arrival(key.size)}
             case "burst":

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int32
 
+from headrace.engines import native
 from headrace.engines.native import Epilogue
 from headrace.engines.whisper.attention import Attention, Frames, LayerKV, XlaAttention
 from headrace.engines.whisper.config import ModelDims
 from headrace.engines.whisper.layers import Convolution, LayerNorm, Linear
 from headrace.engines.whisper.native_attention import choose_attention
 from headrace.engines.whisper.storage import from_storage, to_storage
-from headrace.engines.whisper.weights import Weights
+from headrace.engines.whisper.weights import Weights, on_device
 
 
 class Read(NamedTuple):
@@ -133,10 +134,11 @@ class Decoder(nnx.Module):
     """Logits of the next token, one token a row at a time."""
 
     def __init__(self, weights: Weights, dims: ModelDims, backend: Attention) -> None:
-        embedding = weights.array("decoder.embed_tokens.weight", weights.product_dtype)
-        self.lookup = nnx.Param(to_storage(embedding.astype(weights.dtype)))
-        self.num_frames = dims.num_frames
+        embedding = weights.values("decoder.embed_tokens.weight", weights.product_dtype)
         self.head = Linear((embedding, None), form=weights.form)
+        rows = None if self.head.is_native else to_storage(on_device(embedding.astype(weights.dtype)))
+        self.lookup = None if rows is None else nnx.Param(rows)
+        self.num_frames = dims.num_frames
         self.positions = nnx.Param(weights.array("decoder.embed_positions.weight", jnp.float32))
         self.layers = nnx.List(
             DecoderLayer(weights, f"decoder.layers.{i}", backend) for i in range(dims.decoder_layers)
@@ -185,6 +187,8 @@ class Decoder(nnx.Module):
 
     def embed(self, token: Int32[Array, " B"]) -> Float32[Array, "B D"]:
         """Embeddings of tokens, without their positions."""
+        if self.lookup is None:
+            return native.embed(token, self.head.packed, self.head.num_in)
         return from_storage(self.lookup[...][token]).astype(jnp.float32)
 
 

@@ -47,12 +47,12 @@ class NativeAttention:
         assert dtype == jnp.bfloat16, "the kernels take bfloat16 alone"
         H = width // self.num_heads
         shape = (num_slots, self.num_heads, _room(num_frames) * (H + 2) + 4 * H)
-        return LayerKV(jnp.zeros(shape, jnp.uint8), jnp.zeros(shape, jnp.uint8))
+        return LayerKV(native.zeros(shape, jnp.uint8), native.zeros(shape, jnp.uint8))
 
     def empty_tokens(self, num_slots: int, length: int, width: int, dtype: jnp.dtype) -> LayerKV:
         assert dtype == jnp.bfloat16, "the kernels take bfloat16 alone"
         shape = (num_slots, self.num_heads, _room(length) * width // self.num_heads)
-        return LayerKV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+        return LayerKV(native.zeros(shape, dtype), native.zeros(shape, dtype))
 
     def put_frames(self, layer: LayerKV, kv: Float[Array, "E F D2"], slots: Int32[Array, " E"]) -> LayerKV:
         call = jax.ffi.ffi_call(

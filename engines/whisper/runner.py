@@ -21,7 +21,7 @@ from headrace.engines.whisper.beams import EndedTexts, Text, likeliest
 from headrace.engines.whisper.lowering import FRAME_SAMPLES, Lowering
 from headrace.engines.whisper.model import WhisperModel
 from headrace.engines.whisper.repetition import LOOP_TOKENS_PER_S
-from headrace.engines.whisper.slots import Arrival, Decoding, Entry, Restart, Rows, empty_slots
+from headrace.engines.whisper.slots import Arrival, Decoding, Entry, Restart, Rows, Slots
 
 MARGIN_FRAMES = 150
 """Silence after a short window's audio, 3 s: without it the decoder repeats the last words."""
@@ -103,11 +103,10 @@ class Runner:
         )
         self._decoding = decoding
         self._limits = limits
-        self._slots = empty_slots(model, decoding)
         self._restarts: dict[int, float] = {}
         self._jobs: dict[int, Job] = {}
         self._drawn: dict[int, list[Text]] = {}
-        lowering = Lowering(model, self._slots, decoding, encoder_batch)
+        lowering = Lowering(model, decoding, encoder_batch)
         self._graph, self._params = lowering.graph, lowering.params
         plan = lowering.plan()
         self._programs = Programs(
@@ -118,6 +117,7 @@ class Runner:
             open_program_store(AUTO, lowering.made_from(), ready),
         )
         self._programs.precompile()
+        self._slots: Slots = self._programs.get(ProgramKey("empty", decoding.num_slots), {})()
 
     @property
     def num_slots(self) -> int:
@@ -137,7 +137,7 @@ class Runner:
         """Writes weights and all programs into an artifact; by parts, all that programs depend on."""
         write_weights(directory, named_arrays(self._params))
         model = nnx.merge(self._graph, self._params)
-        lowering = Lowering(model, self._slots, self._decoding, self.encoder_batch)
+        lowering = Lowering(model, self._decoding, self.encoder_batch)
         store = ProgramStore(directory / PROGRAMS, lowering.made_from())
         aligns = [ProgramKey("align", size) for size in self._align_buckets()]
         keys = [*lowering.plan(), ProgramKey("enter", 1), *aligns]

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Float, Float32, Shaped
 
 from headrace.engines import native
 from headrace.engines.checkpoints import Checkpoint
@@ -14,7 +14,14 @@ from headrace.engines.errors import ModelError
 from headrace.engines.quantization import Quantization
 from headrace.engines.whisper.config import ModelDims
 
-Pair = tuple[Float[Array, "out in"], Float32[Array, " out"] | None]
+AnyArray = Array | np.ndarray
+Pair = tuple[Float[AnyArray, "out in"], Float32[AnyArray, " out"] | None]
+"""Weight and bias, not yet on a device: each operation there would be a program to compile."""
+
+
+def on_device(values: Shaped[AnyArray, "..."]) -> Shaped[Array, "..."]:
+    """Values on the default device; `jnp.asarray` would compile a program for each shape."""
+    return jax.device_put(values)
 
 
 class Form(NamedTuple):
@@ -52,13 +59,16 @@ class Weights:
         self._check()
 
     def array(self, name: str, dtype: jnp.dtype | type | None = None) -> Float[Array, "..."]:
-        """One tensor, in the model's dtype unless another is named."""
-        return jnp.asarray(self._read(name), dtype=dtype or self.dtype)
+        """One tensor on the device, in the model's dtype unless another is named."""
+        return on_device(self.values(name, dtype))
+
+    def values(self, name: str, dtype: jnp.dtype | type | None = None) -> Float[AnyArray, "..."]:
+        """As `array`, before it is on the device: it may be a view of the file."""
+        return self._read(name).astype(dtype or self.dtype, copy=False)
 
     def linear(self, name: str) -> Pair:
-        return self.array(f"{name}.weight", self.product_dtype), self._bias(
-            name, self._read(f"{name}.weight").shape[0]
-        )
+        weight = self.values(f"{name}.weight", self.product_dtype)
+        return weight, self._bias(name, weight.shape[0])
 
     def norm(self, name: str) -> tuple[Float32[Array, " D"], Float32[Array, " D"]]:
         return self.array(f"{name}.weight", jnp.float32), self.array(f"{name}.bias", jnp.float32)
@@ -70,13 +80,13 @@ class Weights:
         if num_heads is not None:
             scale = (kernels[0].shape[0] // num_heads) ** -0.5  # 1/8 in all known models: exact in bfloat16
             kernels[0], biases[0] = kernels[0] * np.float32(scale), biases[0] * np.float32(scale)
-        return jnp.asarray(np.concatenate(kernels), dtype=self.product_dtype), jnp.concatenate(biases)
+        return np.concatenate(kernels).astype(self.product_dtype), np.concatenate(biases)
 
     def convolution(self, name: str) -> Pair:
         """A convolution of width 3 as a product: [out, in, 3] becomes [out, 3 x in]."""
         kernel = self._read(f"{name}.weight")
         flat = np.ascontiguousarray(np.swapaxes(kernel, 1, 2)).reshape(kernel.shape[0], -1)
-        return jnp.asarray(flat, dtype=self.dtype), self._bias(name, kernel.shape[0])
+        return flat.astype(self.dtype), self._bias(name, kernel.shape[0])
 
     def _read(self, name: str) -> np.ndarray:
         full = self._prefix + name
@@ -90,10 +100,10 @@ class Weights:
     def _tensor(self, name: str) -> np.ndarray:
         return self._checkpoint.tensor(name)
 
-    def _bias(self, name: str, size: int) -> Float32[Array, " out"]:
+    def _bias(self, name: str, size: int) -> Float32[AnyArray, " out"]:
         if f"{self._prefix}{name}.bias" not in self._names:
-            return jnp.zeros(size, jnp.float32)
-        return self.array(f"{name}.bias", jnp.float32)
+            return np.zeros(size, np.float32)
+        return self.values(f"{name}.bias", jnp.float32)
 
     def _check(self) -> None:
         dims = self._dims
@@ -128,7 +138,7 @@ class Outline(Weights):
         self.plain_form = self.plain_form._replace(is_outline=True)
         self.form = self.form._replace(is_outline=True)
 
-    def array(self, name: str, dtype: jnp.dtype | type | None = None) -> Float[Array, "..."]:
+    def values(self, name: str, dtype: jnp.dtype | type | None = None) -> Float[AnyArray, "..."]:
         return jnp.zeros(self._read(name).shape, dtype or self.dtype)
 
     def fused(self, names: Sequence[str], num_heads: int | None = None) -> Pair:

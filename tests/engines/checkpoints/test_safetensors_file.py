@@ -33,6 +33,14 @@ def test_tensors_are_what_the_package_wrote(stored: Path):
     assert file.read("b").dtype == np.float16
 
 
+def test_views_stay_what_they_are_when_a_file_is_unloaded(stored: Path):
+    file = SafetensorsFile(stored)
+    view = file.read("a")
+    file.unload()
+    np.testing.assert_array_equal(view, np.arange(6, dtype=np.float32).reshape(2, 3))
+    np.testing.assert_array_equal(file.read("b"), np.ones(3, np.float16))
+
+
 def test_bfloat16_is_read(tmp_path: Path):
     values = np.array([1.5, -2.0], ml_dtypes.bfloat16)
     header = {"a": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}, "__metadata__": {"format": "pt"}}

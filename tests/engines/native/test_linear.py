@@ -12,6 +12,7 @@ from headrace.engines.native import (
     Norm,
     PackedLinear,
     RowsOf,
+    embed,
     interleave_gate,
     linear,
     linear_of_rows,
@@ -129,3 +130,17 @@ def test_rows_that_reach_past_the_input_are_refused():
     x = jnp.ones((1, 100), jnp.bfloat16)
     with pytest.raises(Exception, match="rows reach past the input"):
         linear_of_rows(x, packed, (32, 16), RowsOf(4, 32)).block_until_ready()
+
+
+def test_rows_of_an_embedding_come_out_of_the_head():
+    table = random(83, 48, dtype=jnp.bfloat16)
+    token = jnp.array([0, 82, 17, 16, 15, 33], jnp.int32)
+    got = jax.jit(embed, static_argnums=2)(token, pack_linear(table, None), 48)
+    np.testing.assert_array_equal(got, table[token].astype(jnp.float32))
+
+
+def test_an_embedding_has_no_row_beyond_its_panels():
+    packed = pack_linear(random(16, 32, dtype=jnp.bfloat16), None)
+    got = embed(jnp.array([-3, 0, 15, 99], jnp.int32), packed, 32)
+    np.testing.assert_array_equal(got[0], got[1])
+    np.testing.assert_array_equal(got[2], got[3])
