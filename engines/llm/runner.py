@@ -36,7 +36,7 @@ from headrace.engines.llm.pipeline import EarlierStage, EarlierStages, Stage, sh
 from headrace.engines.llm.prompt_scores import PromptSpan, pack_spans, record_spans, take_spans
 from headrace.engines.llm.request import LLMRequest
 from headrace.engines.llm.request import Sequence as Row
-from headrace.engines.llm.shapes import Shapes, choose_shapes
+from headrace.engines.llm.shapes import choose_shapes
 from headrace.engines.llm.variants import (
     COPY,
     COPY_PAGES,
@@ -176,7 +176,7 @@ class Runner:
         if num_tokens is None and num_seqs is None:
             keys = programs_for(self.shapes, needs)
         else:
-            chosen = [self._shapes_for(*pair) for pair in _paired(num_tokens, num_seqs)]
+            chosen = [self.shapes.only_for(*pair) for pair in _paired(num_tokens, num_seqs)]
             wanted = [key for shapes in chosen for key in programs_for(shapes, needs)]
             keys = [key for key in wanted if key.kind != COPY.kind]
         keys = list(dict.fromkeys(keys))
@@ -186,15 +186,6 @@ class Runner:
             if on_progress is not None:
                 on_progress(completed, len(keys))
         return new
-
-    def _shapes_for(self, num_tokens: int | None, num_seqs: int | None) -> Shapes:
-        """The shapes with the buckets of such a prefill and of so many rows alone."""
-        shapes, rows = self.shapes, num_seqs or 1
-        return shapes._replace(
-            prefill_tokens=(_bucket("num_tokens", shapes.prefill_tokens, num_tokens),) if num_tokens else (),
-            decode_rows=(_bucket("num_seqs", shapes.decode_rows, num_seqs),) if num_seqs else (),
-            speculative_rows=tuple(size for size in shapes.speculative_rows if size >= rows)[:1],
-        )
 
     def launch(
         self, batch: PrefillBatch | DecodeBatch, stop_ids: StopIds, copies: list[tuple[int, int]]
@@ -390,9 +381,3 @@ def _paired(
     length = max(map(len, lists))
     first, second = (each + each[-1:] * (length - len(each)) for each in lists)
     return list(zip(first, second, strict=True))
-
-
-def _bucket(name: str, sizes: tuple[int, ...], wanted: int) -> int:
-    if not 1 <= wanted <= sizes[-1]:
-        raise ConfigError(f"{name} is {wanted}, wanted 1 to {sizes[-1]}")
-    return pick_bucket(sizes, wanted)

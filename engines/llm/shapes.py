@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from headrace.engines.buckets import growing_buckets
+from headrace.engines.buckets import growing_buckets, pick_bucket
+from headrace.engines.errors import ConfigError
 from headrace.engines.llm.attention import SEGMENT_TOKENS
 from headrace.engines.llm.batch import BLOCK_TOKENS
 from headrace.engines.llm.engine_config import EngineConfig
@@ -25,6 +26,19 @@ class Shapes(NamedTuple):
     """Whether a draft model or an EAGLE head proposes."""
     num_stages: int = 1
     """Stages of the pipeline."""
+
+    def only_for(self, num_tokens: int | None, num_seqs: int | None) -> "Shapes":
+        """The shapes with the buckets of such a prefill and of so many rows alone.
+
+        Raises:
+          ConfigError: a number is larger than the largest bucket.
+        """
+        rows = num_seqs or 1
+        return self._replace(
+            prefill_tokens=(_bucket("num_tokens", self.prefill_tokens, num_tokens),) if num_tokens else (),
+            decode_rows=(_bucket("num_seqs", self.decode_rows, num_seqs),) if num_seqs else (),
+            speculative_rows=tuple(size for size in self.speculative_rows if size >= rows)[:1],
+        )
 
 
 def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
@@ -52,3 +66,9 @@ def choose_shapes(config: EngineConfig, max_model_len: int) -> Shapes:
         speculative_rows=speculative_rows if speculative.method else (),
         has_draft=speculative.use_model(),
     )
+
+
+def _bucket(name: str, sizes: tuple[int, ...], wanted: int) -> int:
+    if not 1 <= wanted <= sizes[-1]:
+        raise ConfigError(f"{name} is {wanted}, wanted 1 to {sizes[-1]}")
+    return pick_bucket(sizes, wanted)
