@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--head", help="an EAGLE head for the model, in the place of a draft model")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--num-speculative-tokens", type=int, default=4)
+    parser.add_argument("--measure-every", type=int, default=0, help="as --speculative-measure-every")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="bfloat16")
@@ -49,6 +50,7 @@ def main() -> None:
         speculative_model=arguments.head or arguments.draft,
         num_speculative_tokens=arguments.num_speculative_tokens,
         disable_by_batch_size=max(arguments.rows),
+        measure_every=arguments.measure_every,
     )
     options = {"max_model_len": 1024, "max_num_seqs": 32, "num_pages": 600, "dtype": arguments.dtype}
     options["enable_prefix_caching"] = True
@@ -75,17 +77,19 @@ def compare(
             texts[number] = [output.text for output in llm.generate(prompts, params)]
             seconds[number].append(time.perf_counter() - started_s)
     rates = [num_rows * arguments.tokens / statistics.median(each[1:]) for each in seconds]
-    ratios = [plain / own for plain, own in zip(seconds[0][1:], seconds[1][1:], strict=True)]
+    gains = [plain / own for plain, own in zip(seconds[0][1:], seconds[1][1:], strict=True)]
     gained = {name: value - before[name] for name, value in engines[1].counters().items()}
     found = ratios(gained)
-    accepted, per_step = (
-        found.get(f"speculation_{name}", math.nan) for name in ("acceptance_rate", "tokens_per_step")
+    accepted, per_step, own = (
+        found.get(f"speculation_{name}", math.nan)
+        for name in ("acceptance_rate", "tokens_per_step", "speed_up")
     )
     same = sum(one == other for one, other in zip(*texts, strict=True))
     print(
         f"{workload.__name__}, {num_rows} rows: {rates[0]:.0f} tokens/s plain, {rates[1]:.0f} speculating, "
-        f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
-        f"{accepted:.0%} accepted, {per_step:.2f} tokens a step; {same} of {num_rows} texts equal",
+        f"ratio {statistics.median(gains):.2f} ({min(gains):.2f} to {max(gains):.2f}); "
+        f"{accepted:.0%} accepted, {per_step:.2f} tokens a step, by its own measure {own:.2f}; "
+        f"{same} of {num_rows} texts equal",
         flush=True,
     )
 

@@ -86,6 +86,11 @@ class Programs:
         """Whether every program of the plan has been compiled."""
         return self._is_warm
 
+    @property
+    def num_made(self) -> int:
+        """Programs that were compiled or read so far."""
+        return self.num_compiles + self.num_loads
+
     def get(self, key: ProgramKey, arguments: Mapping[str, Any]) -> jax.stages.Compiled:
         """The program for these arguments, compiled now where it is not there.
 
@@ -199,7 +204,7 @@ class Programs:
             self.num_compiles += is_new
             self.num_loads += not is_new
             self.compile_s += seconds
-            count = self.num_compiles + self.num_loads
+            count = self.num_made
             future.set_result(program)
             self._note_warm()
         done = "compiled" if is_new else "read"

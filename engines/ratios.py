@@ -28,6 +28,11 @@ RATIOS: Mapping[str, Ratio] = {
         "speculative_steps",
         "Tokens of a row in a step with proposals, 1 without: by so much there are fewer steps",
     ),
+    "speculation_speed_up": Ratio(
+        ("without_speculation_s",),
+        "speculative_s",
+        "Tokens a second of decoding with proposals over those of as many rows now and then without",
+    ),
 }
 """The ratios by name. Fewer steps are not as much less time: a step with proposals takes longer."""
 

@@ -99,6 +99,7 @@ def ratio_lines(ratios: Mapping[str, float]) -> list[str]:
         for name, form in (
             ("speculation_acceptance_rate", "{:.0%} accepted"),
             ("speculation_tokens_per_step", "{:.2f} tokens a step"),
+            ("speculation_speed_up", "{:.2f} times as fast as without"),
         )
         if name in ratios
     ]

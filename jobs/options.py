@@ -18,6 +18,7 @@ RENAMED = {
     "with_columns": "with",
     "method": "speculative-method",
     "disable_by_batch_size": "speculative-disable-by-batch-size",
+    "measure_every": "speculative-measure-every",
 }
 """Fields whose option has another name: a Python keyword, or one that says too little without its config."""
 REPEATED = frozenset({"stop", "bad_words", "guided_choice"})

@@ -12,6 +12,7 @@ import numpy as np
 from headrace.engines.errors import EngineError, RequestError
 from headrace.engines.llm.batch import DecodeBatch, PrefillBatch, Sampled
 from headrace.engines.llm.beams import BeamSearch, Branch, Step
+from headrace.engines.llm.burst_times import BurstTimes
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.outputs import Ending, OutputWriter, trace_logprobs
@@ -46,6 +47,7 @@ class LLMEngine:
         self._ended: dict[str, list[RequestOutput]] = {}  # of requests some of whose rows go on
         pool = PagePool(num_pages, config.cache.page_size)
         self._scheduler = Scheduler(config, pool, max_model_len, runner.shapes)
+        self._times = BurstTimes(config.speculative.measure_every)
         self._counts = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
         self._counts |= {"speculative_steps": 0, "draft_tokens": 0, "accepted_tokens": 0}
         self._counts |= {"slot_steps": 0, "busy_slot_steps": 0, "page_steps": 0, "busy_page_steps": 0}
@@ -139,6 +141,8 @@ class LLMEngine:
             "evicted_programs": programs.num_evictions,
             "compile_s": programs.compile_s,
             "preemptions": self._scheduler.num_preemptions,
+            "speculative_s": self._times.speculative_s,
+            "without_speculation_s": self._times.without_s,
         }
         return {name: float(value) for name, value in counts.items()}
 
@@ -180,6 +184,7 @@ class LLMEngine:
             batch = self._scheduler.next_batch()
             if batch is None:
                 return
+            batch = self._times.launch(batch, self._runner.programs.num_made, self._runner.is_ready)
             stop_ids = [self._writer.stop_ids(sequence) for sequence in batch.sequences]
             self._in_flight.append(self._runner.launch(batch, stop_ids, self._scheduler.take_copies()))
             self._scheduler.launch(batch)
@@ -192,6 +197,7 @@ class LLMEngine:
         """Counts, a decode step at a time, slots and pages: those there were and those in use."""
         if isinstance(batch, DecodeBatch):
             made = sampled.counts[: len(batch.sequences)]
+            self._times.land(int(made.sum()), self._runner.programs.num_made)
             steps = int(made.max(initial=0))
             num_used = self._scheduler.num_pages - self._scheduler.num_free_pages
             self._counts["slot_steps"] += steps * self._config.scheduler.max_num_seqs

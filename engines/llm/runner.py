@@ -200,6 +200,13 @@ class Runner:
             return self._launch_speculative(batch, stop_ids)
         return self._launch_decode(batch, stop_ids)
 
+    def is_ready(self, batch: DecodeBatch) -> bool:
+        """Whether the program is there that decodes these rows without proposals."""
+        size = pick_bucket(self.shapes.decode_rows, len(batch.sequences))
+        extras = self._pack_extras(batch, size, num_new=self.shapes.burst)
+        variant = Variant.of(count_top(batch.sequences), extras)
+        return self.programs.is_ready(ProgramKey("decode", size, variant))
+
     def fetch(self, dispatch: Dispatch) -> Sampled:
         """The tokens of a dispatch: of a prefill one a row, real where it was the row's last chunk."""
         batch, key = dispatch.batch, dispatch.key

@@ -25,11 +25,15 @@ class SpeculativeConfig(Serializable):
     """Fewest last tokens that have to be found for a proposal, with ngram."""
     disable_by_batch_size: int = 8
     """Rows above which a step does without speculation: products of many rows gain nothing by more."""
+    measure_every: int = 128
+    """Of dispatches of as many rows, each so-many-th goes without speculation, to time its gain; 0: none."""
 
     def __post_init__(self) -> None:
         for name in ("num_speculative_tokens", "prompt_lookup_min", "disable_by_batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, wanted at least 1")
+        if self.measure_every < 0 or self.measure_every == 1:
+            raise ConfigError(f"measure_every is {self.measure_every}, wanted at least 2, or 0 for never")
         if self.prompt_lookup_max < self.prompt_lookup_min:
             raise ConfigError(
                 f"prompt_lookup_max is {self.prompt_lookup_max}, less than prompt_lookup_min: raise it"

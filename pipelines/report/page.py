@@ -29,6 +29,7 @@ _NAMES = {
 _RATIOS = {
     "speculation_acceptance_rate": ("{:.0%}", "of the proposed tokens accepted"),
     "speculation_tokens_per_step": ("{:.2f}", "tokens a step with proposals"),
+    "speculation_speed_up": ("{:.2f}", "times as fast as without proposals"),
 }
 # The browser itself keeps the page from loading anything: there is nothing that it could send away.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; media-src data:"

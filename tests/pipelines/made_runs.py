@@ -51,7 +51,7 @@ def make_generate_run(
             engine={"slot_steps": 400.0 * count, "busy_slot_steps": 300.0 * count}
             | {"page_steps": 1000.0 * count, "busy_page_steps": 100.0 * count}
             | {"draft_tokens": 80.0 * count, "accepted_tokens": 60.0 * count}
-            | {"speculative_steps": 40.0 * count},
+            | {"speculative_steps": 40.0 * count, "speculative_s": 2.0, "without_speculation_s": 3.0},
             device="1 x cpu",
             worker="host:1",
             finished_at=started + 10 * count,

@@ -30,6 +30,7 @@ def test_the_page_holds_figures_and_no_content(tmp_path: Path):
     assert "39 of 40" not in page
     assert "<b>75%</b><span>of the proposed tokens accepted</span>" in page
     assert "<b>2.50</b><span>tokens a step with proposals</span>" in page
+    assert "<b>1.50</b><span>times as fast as without proposals</span>" in page
     shown = report_page(view, with_content=True)
     assert "canary-prompt &lt;script&gt;" in shown
     assert "<script" not in shown

@@ -27,6 +27,7 @@ COUNTS = ("speculative_steps", "draft_tokens", "accepted_tokens")
 
 def eagle_config(head: str, **changes):
     chosen = {"method": "eagle", "speculative_model": head, "num_speculative_tokens": NUM_PROPOSALS}
+    chosen["measure_every"] = 0  # every burst has proposals: they are counted one by one
     own = {"decode_burst": 64, "max_num_seqs": 4, "speculative": SpeculativeConfig(**chosen)}
     return tiny_config(**(own | changes))
 

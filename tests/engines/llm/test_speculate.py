@@ -12,6 +12,7 @@ import pytest
 from headrace.engines import ConfigError
 from headrace.engines.llm import LLM, EngineConfig, SamplingParams, SpeculativeConfig
 from headrace.engines.llm.ngram import look_up
+from headrace.engines.ratios import ratios
 from tests.engines.llm.conftest import tiny_config
 from tests.engines.llm.driving import drive, encode, make_engine
 
@@ -215,6 +216,24 @@ def test_a_draft_model_keeps_up_with_rows_that_went_without_it(tiny_llm, tiny_mo
     assert_same([outputs[str(index)] for index in range(12)], tiny_llm.generate(prompts, params))
 
 
+@pytest.mark.parametrize("fixture", ["ngram", "drafted"])
+def test_bursts_without_proposals_in_between_tell_the_speed_up_and_change_no_text(fixture, tiny_llm, request):
+    llm = request.getfixturevalue(fixture)
+    chosen = replace(llm.config.speculative, measure_every=3)
+    engine = make_engine(llm, tiny_config(max_num_seqs=4, speculative=chosen))
+    llm.precompile(num_seqs=4)
+    params, prompts = SamplingParams(max_tokens=100, ignore_eos=True), prompts_of(8)
+    outputs = drive(engine, [encode(llm, str(index), each, params) for index, each in enumerate(prompts)])
+    assert_same([outputs[str(index)] for index in range(8)], tiny_llm.generate(prompts, params))
+    counters = engine.counters()
+    # Some of the tokens came from bursts without proposals.
+    assert counters["speculative_steps"] + counters["accepted_tokens"] < 8 * 99
+    assert ratios(counters)["speculation_speed_up"] > 0
+    if fixture == "drafted":
+        # The draft model, which is the model itself, was told what was made without it.
+        assert counters["accepted_tokens"] > 0.95 * counters["draft_tokens"] > 100
+
+
 @pytest.mark.slow
 def test_a_draft_may_be_an_llm_whose_settings_win(tiny_llm, tiny_model):
     params = SamplingParams(max_tokens=30, ignore_eos=True)
@@ -267,6 +286,7 @@ def test_greedy_texts_of_a_real_model_are_those_without_proposals(method, shared
     ("changes", "text"),
     [
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0"),
+        ({"measure_every": 1}, "wanted at least 2, or 0"),
         ({"prompt_lookup_max": 1, "prompt_lookup_min": 2}, "less than prompt_lookup_min"),
         ({"method": "ngram", "speculative_model": "x"}, "draft_model"),
     ],
