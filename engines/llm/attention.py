@@ -49,7 +49,9 @@ class AttentionRule:
 LANES = 16
 """The native kernel takes page sizes that are multiples of this, and head sizes."""
 PAIRED_LANES = 32
-"""In bfloat16 its head sizes are multiples of this."""
+"""With pages of bfloat16 its head sizes are multiples of this."""
+BYTE_LANES = 64
+"""With pages of int8 its head sizes are multiples of this."""
 
 
 def choose_backend(config: EngineConfig, head_dim: int) -> Backend:
@@ -68,13 +70,10 @@ def choose_backend(config: EngineConfig, head_dim: int) -> Backend:
         return "xla"
     if wanted in ("pallas-gpu", "pallas-tpu"):
         return _checked_pallas(wanted, config, head_dim)
-    is_int8 = config.cache.kv_cache_dtype == "int8"
-    step = LANES if resolve_dtype(config.dtype) == jnp.float32 else PAIRED_LANES
+    step = _head_step(config)
     is_fit = head_dim % step == 0 and page_size % LANES == 0
-    if wanted == "xla" or (wanted == "auto" and (is_int8 or not (is_fit and native.is_available()))):
+    if wanted == "xla" or (wanted == "auto" and not (is_fit and native.is_available())):
         return "xla"
-    if is_int8:
-        raise ConfigError("the native attention reads no int8 pages: use attention_backend auto or xla")
     if not is_fit:
         raise ConfigError(
             f"the native attention takes head sizes that are multiples of {step} and page sizes of {LANES}: "
@@ -83,6 +82,13 @@ def choose_backend(config: EngineConfig, head_dim: int) -> Backend:
     if not native.is_available():
         raise ConfigError("the native attention is not built here, or the device is no CPU: use auto or xla")
     return "native"
+
+
+def _head_step(config: EngineConfig) -> int:
+    """What the head sizes of the native kernel are multiples of."""
+    if config.cache.kv_cache_dtype == "int8":
+        return BYTE_LANES
+    return LANES if resolve_dtype(config.dtype) == jnp.float32 else PAIRED_LANES
 
 
 def _checked_pallas(wanted: Backend, config: EngineConfig, head_dim: int) -> Backend:
@@ -147,6 +153,11 @@ class TokenRows(NamedTuple):
     positions: Int[Array, " T"]  # -1: padding
 
 
+FIRST_PAGES = 3
+"""The place of the keys among the kernel's arguments; after them lie the values and the scales of both."""
+NO_SCALES = (np.zeros((0, 0, 0), np.float32),) * 2
+
+
 def write_and_attend(
     projected: Projected,
     cache: LayerCache,
@@ -157,21 +168,24 @@ def write_and_attend(
     """The native backend: keys and values go into the pages, then each token attends over its row.
 
     Norms, rotation, the writes and the attention are one call. Padding writes nothing and gives zeros. Pages
-    of bfloat16 lie in the kernel's own order (paged_attention.cc), which nothing else reads.
+    of bfloat16 and int8 lie in the kernel's own orders (paged_attention.cc), which nothing else reads.
     """
     num_tokens, num_heads, head_dim = projected.qkv.shape
     mixed = (num_tokens, num_heads - 2 * projected.num_kv_heads, head_dim)
+    is_int8 = cache.key_scales is not None
+    pages = (cache.keys, cache.values, *((cache.key_scales, cache.value_scales) if is_int8 else NO_SCALES))
     results = (
         jax.ShapeDtypeStruct(mixed, projected.dtype),
-        *(jax.ShapeDtypeStruct(pages.shape, pages.dtype) for pages in (cache.keys, cache.values)),
+        *(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in pages),
     )
-    call = jax.ffi.ffi_call(native.PAGED_ATTENTION, results, input_output_aliases={3: 1, 4: 2})
-    mixed, keys, values = call(
+    written = range(len(pages) if is_int8 else 2)
+    aliases = {FIRST_PAGES + place: 1 + place for place in written}
+    call = jax.ffi.ffi_call(native.PAGED_ATTENTION, results, input_output_aliases=aliases)
+    mixed, *pages = call(
         projected.qkv,
         native.NOTHING if projected.rotation is None else projected.rotation,
         native.NOTHING if projected.norms is None else projected.norms,
-        cache.keys,
-        cache.values,
+        *pages,
         *rows,
         scale=np.float32(rule.scale),
         window=np.int64(rule.window or 0),
@@ -179,7 +193,7 @@ def write_and_attend(
         epsilon=np.float32(projected.norm_eps),
         level=np.int64(level),
     )
-    return mixed, LayerCache(keys, values)
+    return mixed, LayerCache(*(pages[place] for place in written))
 
 
 def _rms_norm(heads: Float[Array, "T N D"], scale: Float[Array, " D"], eps: float) -> Float[Array, "T N D"]:

@@ -34,9 +34,9 @@ class LayerCache(NamedTuple):
     """KV pages of one layer. Keys lie with their tokens side by side, so that scores come out as vectors.
 
     bfloat16 is kept as its bit patterns in uint16: on a CPU, XLA turns a bfloat16 scatter into a float32
-    one, and so would convert all pages there and back at every write. The native backend keeps those in an
-    order of its own (paged_attention.cc). int8 has a scale for each head of each
-    token: 127 stands for the largest of its numbers.
+    one, and so would convert all pages there and back at every write. int8 has a scale for each head of each
+    token: 127 stands for the largest of its numbers. The native backend keeps both in orders of its own
+    (paged_attention.cc).
     """
 
     keys: Shaped[Array, "pages K D page"]

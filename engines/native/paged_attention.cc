@@ -9,11 +9,15 @@
 //   values     f32 [P, K, page, D]
 //              or both u16, which holds bfloat16 bits, in the order in which products read them:
 //              keys [P, K, page / 16, D / 2, 16, 2], values [P, K, page / span, D / 16, span / 2, 16, 2],
-//              where span is 32 if that divides the page, else 16
+//              where span is 32 if that divides the page, else 16; or both s8, likewise in an order of their own:
+//              keys [P, K, page / 16, D / 4, 16, 4], 128 more than they are, values
+//              [P, K, page / span, D / 16, span / 4, 16, 4], where span is 64, 32 or 16
+//   key_scales, value_scales  f32 [P, K, page]  of pages of 8 bits: what one step of a token's head stands for;
+//              else empty
 //   page_table s32 [R, W]                pages of each row, in order of position
 //   token_row  s32 [T]                   rows of the tokens; those of one row lie together, positions rising
 //   positions  s32 [T]                   -1: padding, which writes nothing and gives zeros
-//   result     f32 or bf16 [T, H * D]; keys and values, written in place
+//   result     f32 or bf16 [T, H * D]; keys, values and their scales, written in place
 //
 // A task is a block of one row's tokens and a kv head. The context is walked in tiles of 64 tokens with a
 // running softmax, so that a token's result depends on its own row alone. A window of w > 0 hides keys w or
@@ -38,6 +42,7 @@ constexpr float kLeast = -1e30f;              // less than any score, and than i
 struct Problem {
   const float *qkv, *cosines, *sines, *query_norm, *key_norm;
   void *keys, *values;
+  float *key_scales, *value_scales;  // of pages of 8 bits
   const int32_t *page_table, *token_row, *positions;
   float* result_floats;
   uint16_t* result_halves;
@@ -52,7 +57,7 @@ struct Problem {
   int64_t HeadSize() const { return head_dim * page_size; }
   int64_t PageStride() const { return num_kv_heads * HeadSize(); }
 
-  // Where the blocks of 16 keys, and of `span` values, begin that hold a place in a page; bfloat16 pages.
+  // Where the blocks of 16 keys, and of `span` values, begin that hold a place in a page; not of float32.
   int64_t KeyBlock(int64_t offset) const { return offset / kLanes * kLanes * head_dim; }
   int64_t ValueBlock(int64_t offset) const { return offset / span * span * head_dim; }
 };
@@ -66,6 +71,9 @@ struct Block {
 struct State {
   std::vector<float> prepared, mixed;
   std::vector<uint16_t> halves;  // queries in bfloat16
+  std::vector<uint8_t> bytes;    // queries in two rows of bytes each
+  std::vector<float> steps;      // what one step of those is
+  std::vector<int32_t> offsets;  // what the keys' zero adds to their products
   std::vector<int32_t> positions;
   std::vector<float> peaks, totals;
 };
@@ -93,24 +101,35 @@ std::vector<Block> CutBlocks(const Problem& problem, int64_t num_tokens) {
 
 ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> qkv, ffi::Buffer<ffi::F32> rotation,
                           ffi::Buffer<ffi::F32> norms, ffi::AnyBuffer keys, ffi::AnyBuffer values,
+                          ffi::Buffer<ffi::F32> key_scales, ffi::Buffer<ffi::F32> value_scales,
                           ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> token_row,
                           ffi::Buffer<ffi::S32> positions, float scale, int64_t window, float soft_cap,
                           float epsilon, int64_t wanted_level, ffi::Result<ffi::AnyBuffer> result,
-                          ffi::Result<ffi::AnyBuffer> written_keys, ffi::Result<ffi::AnyBuffer> written_values) {
+                          ffi::Result<ffi::AnyBuffer> written_keys, ffi::Result<ffi::AnyBuffer> written_values,
+                          ffi::Result<ffi::Buffer<ffi::F32>> written_key_scales,
+                          ffi::Result<ffi::Buffer<ffi::F32>> written_value_scales) {
   const auto shape = qkv.dimensions(), key_shape = keys.dimensions();
   const int64_t num_tokens = shape[0];
   Problem problem{};
   problem.qkv = qkv.typed_data();
   problem.num_kv_heads = key_shape[1], problem.num_heads = shape[1] - 2 * key_shape[1];
   problem.head_dim = shape[2], problem.page_size = key_shape[3];
-  problem.span = problem.page_size % kHalf == 0 ? kHalf : kLanes;
-  const bool is_halves = keys.element_type() == ffi::U16;
-  if (!is_halves && keys.element_type() != ffi::F32)
-    return ffi::Error::InvalidArgument("keys must be uint16 (bfloat16 bits) or float32");
-  if (shape[2] % (is_halves ? 32 : kLanes) != 0 || key_shape[2] != shape[2] || key_shape[3] % kLanes != 0)
-    return ffi::Error::InvalidArgument("head size must be a multiple of 16 (bfloat16: 32), page size of 16");
+  const ffi::DataType stored = keys.element_type();
+  const bool is_halves = stored == ffi::U16, is_bytes = stored == ffi::S8;
+  if (!is_halves && !is_bytes && stored != ffi::F32)
+    return ffi::Error::InvalidArgument("keys must be uint16 (bfloat16 bits), int8 or float32");
+  if (shape[2] % (is_bytes ? 64 : is_halves ? 32 : kLanes) != 0 || key_shape[2] != shape[2] ||
+      key_shape[3] % kLanes != 0)
+    return ffi::Error::InvalidArgument(
+        "head size must be a multiple of 16 (bfloat16: 32, int8: 64), page size of 16");
+  problem.span = is_bytes ? kTile : kHalf;
+  while (problem.page_size % problem.span != 0) problem.span /= 2;
   if (keys.untyped_data() != written_keys->untyped_data() || values.untyped_data() != written_values->untyped_data())
     return ffi::Error::InvalidArgument("pages must be written in place");
+  if (is_bytes && (key_scales.typed_data() != written_key_scales->typed_data() ||
+                   value_scales.typed_data() != written_value_scales->typed_data()))
+    return ffi::Error::InvalidArgument("scales must be written in place");
+  problem.key_scales = key_scales.typed_data(), problem.value_scales = value_scales.typed_data();
   if (rotation.element_count() > 0) {
     problem.half = rotation.dimensions()[2];
     problem.cosines = rotation.typed_data(), problem.sines = problem.cosines + num_tokens * problem.half;
@@ -126,8 +145,12 @@ ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> qkv, ffi::
     problem.result_halves = static_cast<uint16_t*>(result->untyped_data());
   problem.window = window, problem.scale = scale, problem.soft_cap = soft_cap, problem.epsilon = epsilon;
   const Level level = ChooseLevel(wanted_level);
-  const auto write = is_halves ? VARIANT(level, WriteHalves) : VARIANT(level, WriteFloats);
-  const auto attend = is_halves ? VARIANT(level, AttendHalves) : VARIANT(level, AttendFloats);
+  const auto write = is_bytes    ? VARIANT(level, WriteBytes)
+                     : is_halves ? VARIANT(level, WriteHalves)
+                                 : VARIANT(level, WriteFloats);
+  const auto attend = is_bytes    ? VARIANT(level, AttendBytes)
+                      : is_halves ? VARIANT(level, AttendHalves)
+                                  : VARIANT(level, AttendFloats);
   ParallelFor(pool, (num_tokens + kTokensOfWrite - 1) / kTokensOfWrite, [&](int64_t task) {
     const int64_t first = task * kTokensOfWrite;
     for (int64_t token = first; token < std::min(num_tokens, first + kTokensOfWrite); ++token)
@@ -151,6 +174,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadracePagedAttention, PagedAttention,
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
@@ -161,4 +186,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadracePagedAttention, PagedAttention,
                                   .Attr<int64_t>("level")
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>());
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());

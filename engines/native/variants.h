@@ -45,7 +45,7 @@ namespace bfloat16 {
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("amx-tile,amx-bf16,avx512bf16,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma," \
+#pragma GCC target("amx-tile,amx-bf16,amx-int8,avx512bf16,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma," \
                    "prefer-vector-width=512")
 namespace tiles {
 #define LEVEL 4

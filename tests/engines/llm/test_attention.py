@@ -30,6 +30,7 @@ BACKENDS = ["xla", pytest.param("native", marks=needs_native)]
 # blocks, query tokens a block, query heads, kv heads, head size, page size
 SHAPES = [(6, 1, 9, 3, 64, 16), (4, 32, 4, 2, 16, 16), (3, 7, 8, 1, 128, 32), (3, 5, 8, 2, 80, 64)]
 HALVES = [(6, 1, 9, 3, 64, 16), (4, 32, 6, 2, 32, 16), (3, 7, 8, 1, 128, 32), (3, 40, 2, 2, 96, 48)]
+BYTES = [(6, 1, 9, 3, 64, 16), (3, 7, 8, 1, 128, 32), (3, 40, 2, 2, 64, 48), (4, 19, 6, 2, 64, 128)]
 
 
 def make_case(shape, dtype, seed=0):
@@ -77,8 +78,8 @@ def attend(queries, cache, table, positions, rule, backend):
     return attend_natively(queries, cache, table, positions, rule)
 
 
-def attend_natively(queries, cache, table, positions, rule, level=native.BEST_LEVEL):
-    """All keys and values go through the kernel into pages of its own; `cache` says which there are."""
+def attend_natively(queries, cache, table, positions, rule, level=native.BEST_LEVEL, is_int8=False):
+    """All keys and values go through the kernel into pages of its own, of int8 or like those of `cache`."""
     num_blocks, block_len, num_heads, dim = queries.shape
     num_kv, page_size = cache.keys.shape[1], cache.values.shape[2]
     is_halves = cache.keys.dtype == jnp.uint16
@@ -88,6 +89,10 @@ def attend_natively(queries, cache, table, positions, rule, level=native.BEST_LE
     length = table.shape[1] * page_size
     parts = [part.reshape(num_blocks * length, num_kv, dim).astype(jnp.float32) for part in (keys, values)]
     empty = LayerCache(jnp.zeros_like(cache.keys), jnp.zeros_like(cache.values))
+    if is_int8:
+        # No token that was not written may count, whatever the scale that stands there.
+        unwritten = jnp.full((NUM_PAGES, num_kv, page_size), jnp.nan)
+        empty = LayerCache(*(each.astype(jnp.int8) for each in empty[:2]), unwritten, unwritten)
     is_there = jnp.max(positions, axis=1, keepdims=True) >= jnp.arange(length, dtype=jnp.int32)[None]
     every = jnp.where(is_there, jnp.arange(length, dtype=jnp.int32)[None], -1).reshape(-1)
     dtype = jnp.dtype(jnp.float32)
@@ -177,6 +182,20 @@ def test_int8_pages_are_read_as_they_were_rounded(shape):
     assert np.abs(mixed - dense_attention(queries, keys, values, positions)).max() < 0.03
 
 
+@needs_native
+@pytest.mark.parametrize("level", range(native.BEST_LEVEL + 1))
+@pytest.mark.parametrize("shape", BYTES, ids=str)
+def test_every_instruction_set_reads_int8_pages_alike(level, shape):
+    queries, keys, values, cache, table, positions = make_case(shape, jnp.float32)
+    rule = AttentionRule(scale=queries.shape[-1] ** -0.5, window=400, soft_cap=20.0)
+    run = jax.jit(attend_natively, static_argnums=(4, 5, 6))
+    mixed = run(jnp.asarray(queries), cache, table, positions, rule, level, True)
+    expected = dense_attention(queries, rounded(keys), rounded(values), positions, window=400, soft_cap=20.0)
+    # As above; queries and weights have 16 bits.
+    np.testing.assert_allclose(mixed, expected, atol=1e-3)
+    assert np.abs(mixed - expected).mean() < 3e-5
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("window", "soft_cap"), [(1, None), (20, None), (300, 5.0), (None, 2.0)])
 def test_windows_and_soft_caps_equal_those_of_a_dense_softmax(window, soft_cap, backend):
@@ -252,14 +271,19 @@ def test_a_backend_that_cannot_run_is_refused_and_auto_finds_another():
 
     assert choose("auto", 12) == "xla"
     assert choose("xla", 64) == "xla"
-    assert choose("auto", 64, kv_cache_dtype="int8") == "xla"
+    assert choose("auto", 96, kv_cache_dtype="int8") == "xla"
     assert choose("auto", 48) == "xla"
     with pytest.raises(ConfigError, match="multiples of 32"):
         choose("native", 48)
     with pytest.raises(ConfigError, match="multiples of 16"):
         choose("native", 12, dtype="float32")
-    with pytest.raises(ConfigError, match="int8"):
-        choose("native", 64, kv_cache_dtype="int8")
+    with pytest.raises(ConfigError, match="multiples of 64"):
+        choose("native", 96, kv_cache_dtype="int8")
+
+
+@needs_native
+def test_the_native_kernel_is_chosen_for_int8_pages():
+    assert choose_backend(EngineConfig.of(kv_cache_dtype="int8"), 64) == "native"
 
 
 @needs_native
