@@ -19,7 +19,7 @@
 //   positions  s32 [T]                   -1: padding, which writes nothing and gives zeros
 //   result     f32 or bf16 [T, H * D]; keys, values and their scales, written in place
 //
-// A task is a block of one row's tokens and a kv head. The context is walked in tiles of 64 tokens with a
+// A task is a block of one row's tokens and a kv head, or all of them where there are many rows. The context is walked in tiles of 64 tokens with a
 // running softmax, so that a token's result depends on its own row alone. A window of w > 0 hides keys w or
 // more tokens back; a soft cap of c > 0 makes a score c * tanh(score / c). Sums are float32; with bfloat16 pages
 // queries and the softmax's weights are rounded too.
@@ -36,6 +36,7 @@ constexpr int kTile = kLanes * kTileVectors;  // context tokens at a time
 constexpr int kGroup = 4;                     // queries at a time: 4 x 4 accumulators fill the registers
 constexpr int64_t kHalf = kTile / 2;          // tokens of one step of the products with values
 constexpr int64_t kBlock = 32;                // tokens of a task
+constexpr int64_t kManyBlocks = 8;            // for each thread: enough that a task takes all heads of one
 constexpr int64_t kTokensOfWrite = 16;        // tokens whose keys and values a task writes
 constexpr float kLeast = -1e30f;              // less than any score, and than its difference to another
 
@@ -157,9 +158,14 @@ ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> qkv, ffi::
       write(problem, token);
   });
   const std::vector<Block> blocks = CutBlocks(problem, num_tokens);
-  ParallelFor(pool, blocks.size() * problem.num_kv_heads, [&](int64_t task) {
-    static thread_local State state;
-    attend(problem, blocks[task / problem.num_kv_heads], task % problem.num_kv_heads, state);
+  const int64_t num_blocks = blocks.size(), heads = problem.num_kv_heads;
+  const bool has_many = num_blocks == num_tokens && num_blocks >= kManyBlocks * pool.num_threads();
+  const int64_t step = has_many ? heads : 1;
+  ParallelFor(pool, num_blocks * heads / step, [&](int64_t task) {
+    static thread_local std::vector<State> states;
+    if (static_cast<int64_t>(states.size()) < step) states.resize(step);
+    const int64_t begin = task * step % heads;
+    attend(problem, blocks[task * step / heads], begin, begin + step, states.data());
   });
   return ffi::Error::Success();
 }
