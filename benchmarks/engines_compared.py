@@ -53,6 +53,7 @@ MANY = {"mixed-512": 256}
 ENGINES: dict[str, list[Engine]] = {
     "llm": [
         _llm("headrace bf16", "headrace", "headrace", "bfloat16", slots=MANY),
+        _llm("headrace bf16, int8 KV", "headrace", "headrace", "bfloat16-int8kv", slots=MANY),
         _llm("OpenVINO bf16", "openvino", "openvino-fp32", "bfloat16", slots=MANY),
         _llm("vLLM bf16", "vllm", "huggingface", "bfloat16", slots=MANY),
         _llm("headrace f32", "headrace", "headrace", "float32", slots=MANY),

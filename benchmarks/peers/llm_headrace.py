@@ -9,10 +9,12 @@ from headrace.engines.llm import LLM, EngineConfig, SamplingParams
 
 
 def load(args: argparse.Namespace) -> Loaded:
-    int8 = args.dtype == "int8"
+    dtype, _, pages = args.dtype.partition("-")
+    int8 = dtype == "int8"
     config = EngineConfig.of(
-        dtype="bfloat16" if int8 else args.dtype,
+        dtype="bfloat16" if int8 else dtype,
         quantization="int8" if int8 else None,
+        kv_cache_dtype="int8" if pages or int8 else "auto",
         max_num_seqs=args.slots,
         max_model_len=1024,
     )

@@ -83,8 +83,8 @@ class SchedulerConfig(Serializable):
 class CacheConfig(Serializable):
     """The pages of keys and values."""
 
-    page_size: int = 32
-    """Tokens of a KV page."""
+    page_size: int = 0
+    """Tokens of a KV page (default: 32, or 64 of int8, whose heads lie in 4 KiB of a page then)."""
     num_pages: int | None = None
     """KV pages (default: as many as the memory allows and are of use)."""
     hbm_utilization: float = 0.6
@@ -97,6 +97,8 @@ class CacheConfig(Serializable):
     """Share of the KV pages that admission keeps free for running rows to grow into."""
 
     def __post_init__(self) -> None:
+        if self.page_size == 0:
+            object.__setattr__(self, "page_size", 64 if self.kv_cache_dtype == "int8" else 32)
         if self.page_size < 1 or self.page_size & (self.page_size - 1) or self.page_size > MAX_PAGE_SIZE:
             raise ConfigError(f"page_size is {self.page_size}, wanted a power of two up to {MAX_PAGE_SIZE}")
         if self.num_pages is not None and self.num_pages < 2:

@@ -61,6 +61,10 @@ struct Problem {
   // Where the blocks of 16 keys, and of `span` values, begin that hold a place in a page; not of float32.
   int64_t KeyBlock(int64_t offset) const { return offset / kLanes * kLanes * head_dim; }
   int64_t ValueBlock(int64_t offset) const { return offset / span * span * head_dim; }
+
+  int64_t ScalePlace(int64_t page, int64_t head, int64_t offset) const {
+    return (page * num_kv_heads + head) * page_size + offset;
+  }
 };
 
 // Tokens of one row that lie together.
