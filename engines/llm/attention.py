@@ -172,20 +172,18 @@ def write_and_attend(
     """
     num_tokens, num_heads, head_dim = projected.qkv.shape
     mixed = (num_tokens, num_heads - 2 * projected.num_kv_heads, head_dim)
-    is_int8 = cache.key_scales is not None
-    pages = (cache.keys, cache.values, *((cache.key_scales, cache.value_scales) if is_int8 else NO_SCALES))
-    results = (
-        jax.ShapeDtypeStruct(mixed, projected.dtype),
-        *(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in pages),
-    )
-    written = range(len(pages) if is_int8 else 2)
+    scales = [each for each in cache[2:] if each is not None]
+    stored = [cache.keys, cache.values, *(scales or NO_SCALES)]
+    results = [jax.ShapeDtypeStruct(mixed, projected.dtype)]
+    results += [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in stored]
+    written = range(2 + len(scales))
     aliases = {FIRST_PAGES + place: 1 + place for place in written}
     call = jax.ffi.ffi_call(native.PAGED_ATTENTION, results, input_output_aliases=aliases)
     mixed, *pages = call(
         projected.qkv,
         native.NOTHING if projected.rotation is None else projected.rotation,
         native.NOTHING if projected.norms is None else projected.norms,
-        *pages,
+        *stored,
         *rows,
         scale=np.float32(rule.scale),
         window=np.int64(rule.window or 0),

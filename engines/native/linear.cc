@@ -142,7 +142,7 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
 extern "C" __attribute__((visibility("default"))) int HeadraceLevel() { return ChooseLevel(kTiles); }
 
 // Version of the kernels' arguments: a library of another one is not used.
-extern "C" __attribute__((visibility("default"))) int HeadraceKernels() { return 7; }
+extern "C" __attribute__((visibility("default"))) int HeadraceKernels() { return 8; }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadraceLinear, Linear,
                               ffi::Ffi::Bind()
