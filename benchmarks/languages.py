@@ -1,115 +1,168 @@
-"""Whisper on many languages: which is found, and the error rates against the texts.
+"""Whisper on many languages: which is found, and the error rates of headrace and faster-whisper.
 
     python benchmarks/languages.py demo:whisper-base ../shared/data/speech.jsonl
+    python benchmarks/languages.py MODEL TABLE FOLDER --settings headrace "faster-whisper beam5"
 
-No language is told. Rows of the table that are English or other encodings of an earlier row are left out.
-Word error rates are after Whisper's basic normaliser; languages without spaces have character error rates.
-With --peer a model in the faster-whisper layout transcribes the same files with the same settings in float32
-(in an environment that has faster-whisper). What a recording leaves of a window it fills with zeros of the
-scaled spectrogram, a faint noise; openai/whisper has silence there, as with --peer-silence.
+Recordings are the rows of .jsonl tables, less those that are English or other encodings of an earlier row,
+and folders LANGUAGE/NAME.wav with NAME.txt (as pytest-audioeval has them). No language is told. An engine's
+name goes with words that change its setting, which is else greedy, with times of segments, the temperatures
+of openai/whisper, one draw at each, and no text before: for headrace (bfloat16, chunked) those of
+peers/languages_headrace.py, for faster-whisper (float32, in an environment of its own) those of
+peers/languages_faster.py. What a setting heard is kept under --output, so that a run that was broken off
+goes on.
+
+Errors are those of words after Whisper's basic normaliser, of characters in languages without spaces; a "!"
+stands for a recording above 5 s whose language was not found. --differences FIRST SECOND shows the texts on
+which two settings differ.
 """
 
 import argparse
-import importlib
 import json
+import subprocess
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import jiwer
-import numpy as np
+import peer_models
+from peer_environments import environment
 from whisper_normalizer.basic import BasicTextNormalizer
 
+PEERS = Path(__file__).parent / "peers"
+SCRIPTS = {"headrace": "languages_headrace.py", "faster-whisper": "languages_faster.py"}
 SURE_S = 5.0
 UNSPACED = ("zh", "ja", "th", "lo", "my", "yue")
 
 
-class Heard(NamedTuple):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """A recording and what is said in it."""
+
+    path: str
+    text: str
+    language: str
+    seconds: float | None
+    """None: not known, and taken for short."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heard:
     """What an engine made of a recording."""
 
+    path: str
     language: str | None
     text: str
+    temperatures: list[float]
+    """Of the segments: above 0 where a window was tried again."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Languages found, and error rates.")
-    parser.add_argument("model", help="a model spec; with --peer a directory")
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--peer", action="store_true", help="transcribe with faster-whisper")
-    parser.add_argument("--mode", choices=("chunked", "sequential"), default="chunked")
-    parser.add_argument("--dtype", default="auto", help="of Headrace's engine")
-    parser.add_argument("--beam-size", type=int, default=1)
-    parser.add_argument(
-        "--peer-silence", action="store_true", help="with --peer: windows are filled with silence"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments = parser.parse_args()
-    lines = arguments.table.read_text(encoding="utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if row["language"] != "en" and not row["variant"]]
-    paths = [str(arguments.table.parent / row["file"]) for row in rows]
-    heard = by_faster_whisper(arguments, paths) if arguments.peer else by_headrace(arguments, paths)
-    print("| language | files | found, of those above 5 s | found | error rate |")
-    print("| --- | --- | --- | --- | --- |")
-    for language in sorted({row["language"] for row in rows}):
-        pairs = [pair for pair in zip(rows, heard, strict=True) if pair[0]["language"] == language]
-        print(line_of(language, pairs), flush=True)
-    wrong = [
-        (row["file"], row["language"], each.language)
-        for row, each in zip(rows, heard, strict=True)
-        if row["seconds"] > SURE_S and each.language != row["language"]
+    parser.add_argument("model", help="a model spec in the faster-whisper layout")
+    parser.add_argument("sources", type=Path, nargs="+", help="tables, folders")
+    parser.add_argument("--settings", nargs="+", default=["headrace"])
+    parser.add_argument("--output", type=Path, default=Path("build/languages"))
+    parser.add_argument("--environments", type=Path, default=Path("build/peers"))
+    parser.add_argument("--differences", nargs=2, metavar=("FIRST", "SECOND"))
+    args = parser.parse_args()
+    recordings = [one for source in args.sources for one in read(source)]
+    names = args.differences or args.settings
+    heard = {setting: hear(setting, recordings, args) for setting in names}
+    languages = sorted({one.language for one in recordings})
+    print(f"| setting | {' | '.join(languages)} |\n|{' --- |' * (len(languages) + 1)}")
+    for setting, texts in heard.items():
+        cells = (cell([one for one in recordings if one.language == each], texts) for each in languages)
+        print(f"| {setting} | {' | '.join(cells)} |")
+    if args.differences:
+        show_differences(recordings, *heard.values())
+
+
+def read(source: Path) -> list[Recording]:
+    """The recordings of a table or a folder that are not English."""
+    if source.is_dir():
+        texts = sorted(path for path in source.glob("*/*.txt") if path.parent.name != "en")
+        return [
+            Recording(
+                path=str(path.with_suffix(".wav").absolute()),
+                text=path.read_text(encoding="utf-8").strip(),
+                language=path.parent.name,
+                seconds=None,
+            )
+            for path in texts
+        ]
+    rows = map(json.loads, source.read_text(encoding="utf-8").splitlines())
+    return [
+        Recording(
+            path=str((source.parent / row["file"]).absolute()),
+            **{name: row[name] for name in ("text", "language", "seconds")},
+        )
+        for row in rows
+        if row["language"] != "en" and not row["variant"]
     ]
-    print(f"wrong above {SURE_S:g} s: {wrong}")
 
 
-def line_of(language: str, pairs: Sequence[tuple[dict[str, Any], Heard]]) -> str:
-    long = [each.language == language for row, each in pairs if row["seconds"] > SURE_S]
-    found = [each.language == language for _, each in pairs]
-    rate = error_rate(language, [(row["text"], each.text) for row, each in pairs])
-    return f"| {language} | {len(pairs)} | {sum(long)} of {len(long)} | {sum(found)} | {rate} |"
+def hear(setting: str, recordings: Sequence[Recording], args: argparse.Namespace) -> dict[str, Heard]:
+    """What a setting makes of the recordings, by their paths."""
+    engine, *words = setting.split()
+    output = args.output / peer_models.folder_name(args.model)
+    output.mkdir(parents=True, exist_ok=True)
+    kept = output / f"{'-'.join((engine, *sorted(words)))}.jsonl"
+    done = load(kept)
+    missing = [one for one in recordings if one.path not in done]
+    if missing:
+        listed = output / "recordings.json"
+        listed.write_text(json.dumps([asdict(one) for one in missing]))
+        model = args.model if engine == "headrace" else peer_models.ctranslate2(args.model, output)
+        python = environment(engine, args.environments)
+        command = [python, PEERS / SCRIPTS[engine], model, listed, kept, *words]
+        subprocess.run(list(map(str, command)), check=True)
+    return load(kept)
 
 
-def error_rate(language: str, texts: Sequence[tuple[str, str]]) -> str:
-    """Errors of all texts over the length of all references, in percent."""
-    normalize = BasicTextNormalizer()
-    said, got = zip(*((normalize(one), normalize(other)) for one, other in texts), strict=True)
-    if language in UNSPACED:
-        said, got = (["".join(text.split()) for text in each] for each in (said, got))
-        return f"{100 * jiwer.cer(list(said), list(got)):.1f} % of characters"
-    return f"{100 * jiwer.wer(list(said), list(got)):.1f} % of words"
+def load(path: Path) -> dict[str, Heard]:
+    """What was heard and kept."""
+    if not path.exists():
+        return {}
+    heard = [Heard(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {one.path: one for one in heard}
 
 
-def by_headrace(arguments: argparse.Namespace, paths: list[str]) -> list[Heard]:
-    from headrace.engines.whisper import WhisperConfig, WhisperEngine
-
-    config = WhisperConfig(
-        return_timestamps="segment",
-        mode=arguments.mode,
-        dtype=arguments.dtype,
-        beam_size=arguments.beam_size,
-    )
-    with WhisperEngine(arguments.model, config) as engine:
-        results: Any = engine.transcribe(paths)
-    return [Heard(each["language"], each["text"]) for each in results]
+def cell(recordings: Sequence[Recording], heard: dict[str, Heard]) -> str:
+    """Errors of all texts over the length of all references, in percent and as counts."""
+    counts = [count_errors(one, heard[one.path].text) for one in recordings]
+    errors, length = (sum(each) for each in zip(*counts, strict=True))
+    missed = [
+        one for one in recordings if (one.seconds or 0) > SURE_S and heard[one.path].language != one.language
+    ]
+    return f"{100 * errors / length:.1f} ({errors}/{length}){'!' * len(missed)}"
 
 
-def by_faster_whisper(arguments: argparse.Namespace, paths: list[str]) -> list[Heard]:
-    if arguments.peer_silence:
-        vars(importlib.import_module("faster_whisper.transcribe"))["pad_or_trim"] = filled_with_silence
-    peer = importlib.import_module("faster_whisper").WhisperModel(
-        arguments.model, device="cpu", compute_type="float32", cpu_threads=2
-    )
-    settings = {"beam_size": arguments.beam_size, "best_of": 1, "condition_on_previous_text": False}
-    heard = []
-    for path in paths:
-        segments, info = peer.transcribe(path, **settings)
-        heard.append(Heard(info.language, "".join(segment.text for segment in segments)))
-    return heard
+def count_errors(recording: Recording, text: str) -> tuple[int, int]:
+    """Words or characters to put right, and those of the reference."""
+    said, got = map(BasicTextNormalizer(), (recording.text, text))
+    if recording.language in UNSPACED:
+        said, got = ("".join(each.split()) for each in (said, got))
+        found = jiwer.process_characters(said, got)
+    else:
+        found = jiwer.process_words(said, got)
+    wrong = found.substitutions + found.deletions
+    return wrong + found.insertions, wrong + found.hits
 
 
-def filled_with_silence(spectrogram: np.ndarray, length: int = 3000) -> np.ndarray:
-    """The window with digital silence after it: 8 decades, which are 2 after scaling, below its peak."""
-    window = spectrogram[..., :length]
-    missing = ((0, 0),) * (window.ndim - 1) + ((0, length - window.shape[-1]),)
-    return np.pad(window, missing, constant_values=float(window.max()) - 2)
+def show_differences(
+    recordings: Sequence[Recording], first: dict[str, Heard], second: dict[str, Heard]
+) -> None:
+    """Both texts, and the errors of each, of the recordings on which two settings differ."""
+    for one in recordings:
+        pair = first[one.path], second[one.path]
+        if pair[0].text.strip() == pair[1].text.strip():
+            continue
+        print(f"\n{Path(one.path).name}\n  said {one.text}")
+        for each in pair:
+            errors, _ = count_errors(one, each.text)
+            print(f"  {errors:4d} {each.text.strip()} {each.temperatures}")
 
 
 if __name__ == "__main__":

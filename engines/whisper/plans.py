@@ -19,7 +19,7 @@ RESET_TEMPERATURE = 0.5
 LEAST_SAMPLES = 160
 """A rest shorter than a frame of the spectrogram is no window."""
 LEAST_UNSAID = SAMPLE_RATE
-"""Samples that a text must leave out at a window's end to be decoded on their own: 1 s."""
+"""Least samples of a text after which, and of a recording's end which, is decoded on its own: 1 s."""
 
 
 class Turn(NamedTuple):
@@ -158,13 +158,19 @@ class ChunkedPlan:
         self._feed.close()
 
     def _unsaid_start(self, turn: Turn, attempt: Attempt | None) -> int | None:
-        """The sample of the window from which on neither its text nor the next window has what is said."""
-        start = None if attempt is None else unsaid_from(attempt.token_ids, self._chunking.special)
+        """The sample of the window from which on neither its text nor the next window has what is said.
+
+        The next window begins in the middle of a word: any part of the speech before it is missed. At the
+        recording's end less than a second is not worth a window, nor is any rest after no second of text.
+        """
+        unsaid = None if attempt is None else unsaid_from(attempt.token_ids, self._chunking.special)
+        if unsaid is None:
+            return None
+        start, goes_on = unsaid
         left, right = turn.window.stride_left, turn.window.stride_right
-        in_next = right + max(left, right) if right else 0
-        wanted = len(turn.waveform) - in_next
-        if start is None or start < LEAST_UNSAID or wanted - start < LEAST_UNSAID:
-            return None  # after no second of text the rest would be said no better
+        wanted = len(turn.waveform) - (right + max(left, right) if right else LEAST_UNSAID)
+        if start < LEAST_UNSAID or goes_on >= wanted:
+            return None
         return None if is_digital_silence(turn.waveform[start:], self._chunking.silence_dbfs) else start
 
 

@@ -29,13 +29,15 @@ def next_seek(
     return kept, min(step, num_samples) or num_samples
 
 
-def unsaid_from(token_ids: Sequence[int], special: SpecialTokens) -> int | None:
-    """The sample of a window after which, as its text says, more is spoken; None where it does not say so.
+def unsaid_from(token_ids: Sequence[int], special: SpecialTokens) -> tuple[int, int] | None:
+    """The samples of a window at which its text ends and at which, as it says, speech goes on; None where it
+    does not say so.
 
     A text that ends with a pair of timestamps ends where the next would begin.
 
-    Worked example: <0.00> a <2.00><2.00> gives 2 s, <0.00> a <2.00> gives None.
+    Worked example: <0.00> a <2.00><2.50> gives 2 s and 2.5 s, <0.00> a <2.00> gives None.
     """
     if len(token_ids) < 2 or not all(special.is_timestamp(token) for token in token_ids[-2:]):
         return None
-    return (token_ids[-1] - special.timestamp_begin) * SAMPLES_PER_TIMESTAMP
+    said, next_ = ((token - special.timestamp_begin) * SAMPLES_PER_TIMESTAMP for token in token_ids[-2:])
+    return said, next_

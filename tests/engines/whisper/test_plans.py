@@ -80,14 +80,14 @@ def test_silence_after_a_text_is_not_decoded(english: WhisperTokenizer):
 
 
 def test_what_the_next_window_has_is_left_to_it(english: WhisperTokenizer):
-    """The first window ends where the second has all that follows, and 6 s before its beginning."""
-    for said_s, left_out in ((21.0, False), (14.0, True)):
+    """The second window begins at 20 s, in the middle of what is said from 19.5 s on, after a pause."""
+    for said_s, goes_on_s, left_out in ((21.0, 21.0, False), (19.0, 20.0, False), (19.0, 19.5, True)):
         plan = plan_of(english, clip(0, 30, right_s=5), clip(20, 45))
         first, second = plan.take(), plan.take()
         plan.put(second, Outcome(attempt(english, 0.0, 6, 25.0)))
-        plan.put(first, Outcome(attempt(english, 0.0, 5, said_s, said_s)))
+        plan.put(first, Outcome(attempt(english, 0.0, 5, said_s, goes_on_s)))
         assert plan.is_ready() == left_out
-        assert [text.window.start // RATE for text in plan.texts] == ([0, 14, 20] if left_out else [0, 20])
+        assert [text.window.start // RATE for text in plan.texts] == ([0, 19, 20] if left_out else [0, 20])
 
 
 def test_parts_of_packed_speech_are_split_where_the_text_ends(english: WhisperTokenizer):
@@ -101,5 +101,10 @@ def test_parts_of_packed_speech_are_split_where_the_text_ends(english: WhisperTo
 
 
 def test_only_a_pair_at_the_end_says_that_speech_goes_on(english: WhisperTokenizer):
-    for parts, want in (((0.0, 5, 2.0, 2.0), 2 * RATE), ((0.0, 5, 2.0), None), ((2.0,), None), ((), None)):
+    for parts, want in (
+        ((0.0, 5, 2.0, 2.5), (2 * RATE, 5 * RATE // 2)),
+        ((0.0, 5, 2.0), None),
+        ((2.0,), None),
+        ((), None),
+    ):
         assert unsaid_from(attempt(english, *parts).token_ids, english.special) == want
