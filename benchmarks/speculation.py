@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from headrace.engines.llm import LLM, EngineConfig, SamplingParams, SpeculativeConfig
+from headrace.engines.ratios import ratios
 
 NAMES = ["oak", "ash", "elm", "fir", "yew", "lime", "pine", "rowan"]
 TOPICS = ["the sea", "a mill", "winter", "bread", "a long road", "the moon", "old books", "rain"]
