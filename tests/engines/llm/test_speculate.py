@@ -136,10 +136,15 @@ def test_texts_are_the_same_where_pages_are_few(tiny_llm, ngram):
 def test_more_rows_than_pay_go_without_proposals(ngram):
     config = tiny_config(speculative=SpeculativeConfig(method="ngram", disable_by_batch_size=2))
     with LLM(ngram._checkpoint, config) as llm:
-        many = [SamplingParams(max_tokens=length, ignore_eos=True) for length in (40, 40, 40, 40, 40, 100)]
-        llm.generate(prompts_of(6), many)
-        metrics = llm.metrics()
-        assert 0 < metrics["speculative_steps"] < 70
+        lengths = [40, 40, 40, 40, 40, 100]
+        # All are there before the first step: rows that came one by one would be few at a time.
+        requests = [
+            encode(llm, str(index), prompt, SamplingParams(max_tokens=length, ignore_eos=True))
+            for index, (prompt, length) in enumerate(zip(prompts_of(6), lengths, strict=True))
+        ]
+        engine = make_engine(llm, config)
+        drive(engine, requests)
+        assert 0 < engine.counters()["speculative_steps"] < 70
 
 
 def test_draws_with_proposals_are_spread_as_the_model_says(ngram):
