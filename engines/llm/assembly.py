@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from headrace.engines import native
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint, open_without_weights
-from headrace.engines.errors import ConfigError
+from headrace.engines.errors import ConfigError, ModelError
 from headrace.engines.llm.artifacts import read_decoder, stored_num_pages
 from headrace.engines.llm.config import ModelConfig
 from headrace.engines.llm.draft import Draft
@@ -102,6 +102,7 @@ def assemble(
     draft = draft or load_draft(config, max_model_len, replicas[0][0].decoder)
     if draft is not None:
         draft.check(model_config, max_model_len)
+        draft.check_vocabulary(tokenizer.vocabulary)
     page_bytes = _draft_page_bytes(draft, config.cache.page_size)
     num_pages = choose_num_pages(model_config, config, max_model_len, dtype, page_bytes)
     num_pages = stored_num_pages(checkpoint, config, num_pages)
@@ -143,7 +144,15 @@ def load_draft(config: EngineConfig, max_model_len: int, target: Decoder) -> Dra
         return Draft(decoder=head, config=config, is_borrowed=False)
     model = read_model_config(checkpoint.config)
     decoder = load_weights(checkpoint, model.for_context(min(max_model_len, model.max_position)), config)
-    return Draft(decoder=decoder, config=config, is_borrowed=False)
+    return Draft(decoder=decoder, config=config, is_borrowed=False, vocabulary=_vocabulary(checkpoint))
+
+
+def _vocabulary(checkpoint: Checkpoint) -> dict[str, int]:
+    """The tokens of a draft model; none where it comes without a tokenizer, which it does not need."""
+    try:
+        return checkpoint.fast_tokenizer().backend.get_vocab(with_added_tokens=False)
+    except ModelError:
+        return {}
 
 
 def _draft_page_bytes(draft: Draft | None, page_size: int) -> int:

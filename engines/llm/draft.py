@@ -3,8 +3,8 @@
 It sees a row only when it is to propose for it: `lagging` gives what of the rows it has not seen until then.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -39,6 +39,8 @@ class Draft:
     """Its own precision and attention, and the dtype of its pages."""
     is_borrowed: bool
     """Whether its weights are another engine's, who frees them."""
+    vocabulary: Mapping[str, int] = field(default_factory=dict)
+    """Ids of its tokens by their spelling, without those added to them; none: it has no tokenizer."""
 
     def check(self, target: ModelConfig, max_model_len: int) -> None:
         """Raises ConfigError where it cannot propose tokens for such a model."""
@@ -54,6 +56,21 @@ class Draft:
             raise ConfigError(
                 f"the draft model was made for {own.max_position} tokens, max_model_len is {max_model_len}: "
                 "lower it"
+            )
+
+    def check_vocabulary(self, target: Mapping[str, int]) -> None:
+        """Raises ConfigError where ids of both tokenizers stand for other tokens: nothing would be accepted.
+
+        Tokens that were added, which differ within families of models, are in neither.
+        """
+        spelled = {number: token for token, number in target.items()}
+        others = [number for token, number in self.vocabulary.items() if spelled.get(number, token) != token]
+        if others:
+            first = min(others)
+            own = next(token for token, number in self.vocabulary.items() if number == first)
+            raise ConfigError(
+                f"the draft model has other tokens than the model under {len(others):,} ids, the first is "
+                f"{first}: {own!r}, and the model's {spelled[first]!r}: take a draft model of the same family"
             )
 
 

@@ -372,7 +372,8 @@ class LLM:
             raise ConfigError(
                 "a draft model runs on the default device: give it no parallel sizes, no devices"
             )
-        return Draft(decoder=self._engine.decoder, config=self.config, is_borrowed=True)
+        decoder, vocabulary = self._engine.decoder, self._tokenizer.vocabulary
+        return Draft(decoder=decoder, config=self.config, is_borrowed=True, vocabulary=vocabulary)
 
     def close(self, *, drain: bool = False) -> None:
         """Stops the engine and gives its memory back.

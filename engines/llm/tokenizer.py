@@ -61,6 +61,11 @@ class PromptTokenizer:
             return self._encode(text, add_special_tokens=is_begun)
         return [self._bos_token_id, *self._encode(text, add_special_tokens=False)]
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Ids of the tokens by their spelling, without those that were added to the vocabulary."""
+        return self._backend.get_vocab(with_added_tokens=False)
+
     def to_json(self) -> str:
         """The tokenizer in the form of a tokenizer.json."""
         return self._backend.to_str()

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -260,6 +261,27 @@ def test_a_draft_model_that_does_not_fit_is_refused(tiny_llm, tiny_model):
         draft.check(replace(model, vocab_size=300), 256)
     with pytest.raises(ConfigError, match="lower it"):
         draft.check(model, model.max_position + 1)
+
+
+def test_a_draft_model_with_other_tokens_is_refused(tiny_llm, tiny_model, tmp_path):
+    draft, own = tiny_llm.as_draft(), tiny_llm._tokenizer.vocabulary
+    draft.check_vocabulary(own)
+    draft.check_vocabulary({token: number for token, number in own.items() if number < 100})
+    replace(draft, vocabulary={}).check_vocabulary(own)
+    first, second = sorted(own, key=own.__getitem__)[40:42]
+    swapped = own | {first: own[second], second: own[first]}
+    with pytest.raises(ConfigError, match="under 2 ids, the first is") as caught:
+        draft.check_vocabulary(swapped)
+    assert f"{first!r}, and the model's {second!r}" in str(caught.value)
+    # A whole model whose tokenizer counts otherwise.
+    shutil.copytree(tiny_model, tmp_path / "other")
+    path = tmp_path / "other" / "tokenizer.json"
+    described = json.loads(path.read_text())
+    described["model"]["vocab"] = swapped
+    path.write_text(json.dumps(described))
+    speculative = SpeculativeConfig(method="draft_model", speculative_model=str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match="take a draft model of the same family"):
+        LLM(str(tiny_model), tiny_config(speculative=speculative))
 
 
 @pytest.mark.slow
