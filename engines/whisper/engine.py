@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from headrace.audio import AudioError, AudioSource, VadError
+from headrace.engines.allocator import limit_arenas, release_memory
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.driver import Driver
 from headrace.engines.errors import EngineError, ModelError, RequestError, RowError
@@ -48,6 +49,7 @@ class WhisperEngine:
 
     def __init__(self, model: str | Checkpoint, config: WhisperConfig | None = None) -> None:
         started = time.monotonic()
+        limit_arenas()
         checkpoint = open_checkpoint(model) if isinstance(model, str) else model
         config = config or stored_config(checkpoint) or WhisperConfig()
         self._checkpoint = checkpoint
@@ -56,6 +58,7 @@ class WhisperEngine:
         self.config = config
         self.num_slots = loaded.decoding.num_slots
         self._runner = loaded.runner()
+        release_memory()
         self._core = WhisperCore(self._runner, loaded.tokenizer, config)
         self._times = {"load_s": loaded_at - started, "warmup_s": time.monotonic() - loaded_at}
         self._driver: Driver[WindowedRequest, Transcription] = Driver(self._core, name="whisper")

@@ -33,8 +33,8 @@ from headrace.engines.whisper.plans import ChunkedPlan, Chunking, Plan, Seeking,
 from headrace.engines.whisper.quality import is_digital_silence
 from headrace.engines.whisper.results import Transcription
 
-MAX_HELD = 3600 * SAMPLE_RATE
-"""Samples of all recordings that wait for the engine (230 MB) above which no further one is begun."""
+MAX_HELD = 960 * SAMPLE_RATE
+"""Samples of all recordings that wait for the engine (61 MB) above which no further one is begun."""
 LEAST_HELD = 120 * SAMPLE_RATE
 """Samples of one recording that are decoded whatever the others hold."""
 
@@ -102,7 +102,8 @@ class Intake:
         except ValueError as error:
             raise RequestError(str(error), kind="options") from None
         self._room.wait()
-        most = LEAST_HELD if options.mode == "sequential" else self._num_slots * self._dims.window_samples
+        ahead = self._num_slots * self._dims.window_samples // 2  # rows end by eighths of the slots at most
+        most = LEAST_HELD if options.mode == "sequential" else ahead
         account = Account(self._room, least=LEAST_HELD, most=max(most, LEAST_HELD))
         cutter, plan = self._windows(options, account)
         request = WindowedRequest(
