@@ -204,8 +204,9 @@ def load_weights(
 def _choose_precision(config: EngineConfig) -> Precision:
     """The form of the weights that this machine multiplies fastest."""
     dtype = resolve_dtype(config.dtype)
-    is_plain = dtype == jnp.bfloat16 and config.quantization is None
-    is_packed = is_plain and config.attention_backend != "xla" and native.is_available(native.LINEAR)
+    is_packed = (
+        dtype == jnp.bfloat16 and config.attention_backend != "xla" and native.is_available(native.LINEAR)
+    )
     is_packed = is_packed and config.parallel.num_devices == 1
     return Precision(dtype, is_int8=config.quantization == "int8", is_packed=is_packed)
 

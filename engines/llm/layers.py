@@ -18,6 +18,7 @@ from headrace.engines.native.linear import (
     PackedLinear,
     linear,
     packed_bias,
+    packed_byte_shape,
     packed_shape,
 )
 
@@ -26,8 +27,8 @@ class Precision(NamedTuple):
     """How the numbers of a model are kept."""
 
     dtype: jnp.dtype  # weights, and what enters a product
-    is_int8: bool = False  # kernels are int8 with a float32 scale for each output; they enter as dtype
-    is_packed: bool = False  # bfloat16 kernels lie in the order in which the native product reads them
+    is_int8: bool = False  # kernels are int8 with a float32 scale for each output
+    is_packed: bool = False  # kernels lie in the order in which the native product reads them
     num_shards: int = 1  # products that lie side by side in one kernel do so shard by shard
 
 
@@ -115,32 +116,46 @@ class Linear(nnx.Module):
 
 
 class PackedProduct(nnx.Module):
-    """As `Linear` with bfloat16 weights, by the native kernel: faster on CPUs with AMX or AVX-512-BF16.
+    """As `Linear`, by the native kernel: faster on CPUs with AMX or AVX-512-BF16.
 
-    A row's result does not depend on the other rows, nor on their number.
+    With int8 weights each row of inputs is rounded to 8 bits as well, with a scale of its own. A row's result
+    does not depend on the other rows, nor on their number.
     """
 
-    def __init__(self, in_size: int, out_size: int, *, use_bias: bool) -> None:
+    def __init__(self, in_size: int, out_size: int, *, use_bias: bool, is_int8: bool) -> None:
         self.out_size = out_size
-        self.packed = nnx.Param(jnp.zeros(packed_shape(in_size, out_size), jnp.bfloat16))
+        self.packed, self.kernel_scale = _packed_weight(in_size, out_size, is_int8)
         self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if use_bias else None
 
     def __call__(self, inputs: Inputs, onto: Onto = None) -> Float[Array, "T O"]:
         bias = None if self.bias is None else self.bias[...]
-        packed = PackedLinear(self.packed[...], packed_bias(bias, self.out_size))
+        packed = PackedLinear(self.packed[...], packed_bias(bias, self.out_size), _scale_of(self))
         return _native(inputs, packed, self.out_size, Epilogue(residual=onto))
 
 
 class PackedGate(nnx.Module):
-    """silu(gate) * up of packed bfloat16 weights in one kernel; the result is bfloat16."""
+    """silu(gate) * up of packed weights in one kernel; the result is bfloat16."""
 
-    def __init__(self, in_size: int, out_size: int) -> None:
+    def __init__(self, in_size: int, out_size: int, *, is_int8: bool) -> None:
         self.out_size = out_size
-        self.packed_pairs = nnx.Param(jnp.zeros(packed_shape(in_size, 2 * out_size), jnp.bfloat16))
+        self.packed_pairs, self.kernel_scale = _packed_weight(in_size, 2 * out_size, is_int8)
 
     def __call__(self, inputs: Inputs) -> Float[Array, "T O"]:
-        packed = PackedLinear(self.packed_pairs[...], packed_bias(None, self.out_size))
+        packed = PackedLinear(self.packed_pairs[...], packed_bias(None, self.out_size), _scale_of(self))
         return _native(inputs, packed, self.out_size, Epilogue(gated=True, dtype=jnp.bfloat16))
+
+
+def _packed_weight(in_size: int, out_size: int, is_int8: bool) -> tuple[nnx.Param, nnx.Param | None]:
+    """Packed weights, and the scales of those in int8."""
+    if not is_int8:
+        return nnx.Param(jnp.zeros(packed_shape(in_size, out_size), jnp.bfloat16)), None
+    packed = nnx.Param(jnp.zeros(packed_byte_shape(in_size, out_size), jnp.uint8))
+    return packed, nnx.Param(jnp.ones((out_size,), jnp.float32))
+
+
+def _scale_of(product: PackedProduct | PackedGate) -> Float[Array, " padded"]:
+    scale = None if product.kernel_scale is None else product.kernel_scale[...]
+    return packed_bias(scale, len(scale) if scale is not None else 0)
 
 
 def _native(inputs: Inputs, packed: PackedLinear, out_size: int, epilogue: Epilogue) -> Float[Array, "T O"]:
@@ -153,7 +168,7 @@ def make_linear(
 ) -> Linear | PackedProduct:
     """A product, in the form that the precision says."""
     if precision.is_packed and in_size % LANES == 0:
-        return PackedProduct(in_size, out_size, use_bias=use_bias)
+        return PackedProduct(in_size, out_size, use_bias=use_bias, is_int8=precision.is_int8)
     return Linear(in_size, out_size, precision, use_bias=use_bias)
 
 
@@ -172,7 +187,7 @@ class MLP(nnx.Module):
         self.config, self.num_shards = config, precision.num_shards
         fits_kernel = precision.is_packed and hidden % LANES == 0 and inner % PANEL == 0
         if config.is_gated and config.activation == "silu" and not config.mlp_bias and fits_kernel:
-            self.gate_up = PackedGate(hidden, inner)
+            self.gate_up = PackedGate(hidden, inner, is_int8=precision.is_int8)
         elif config.is_gated:
             self.gate_up = make_linear(hidden, 2 * inner, precision, use_bias=config.mlp_bias)
         else:

@@ -34,6 +34,7 @@ from headrace.engines.native.linear import (
     pack_weight,
     packed_bias,
     packed_shape,
+    quantize_packed,
 )
 from headrace.engines.native.zeros import zeros
 
@@ -72,5 +73,6 @@ __all__ = [
     "pack_weight",
     "packed_bias",
     "packed_shape",
+    "quantize_packed",
     "zeros",
 ]

@@ -1,4 +1,4 @@
-// Products of rows with bfloat16 weights, for CPUs: an XLA custom call.
+// Products of rows with weights of bfloat16 or 8 bits, for CPUs: an XLA custom call.
 //
 //   result[row, :] = residual[row, :] + gelu(norm(input[row, :]) . weights + bias)
 //
@@ -9,11 +9,15 @@
 //   norm       f32 [2, depth] or empty       scale and bias of a layer norm; [1, depth]: scale of an RMS norm;
 //                                            for f32 input
 //   weights    bf16 [panels, steps * 16, 16, 2]   padded with zeros to 16 outputs and 32 inputs
+//              or u8 [panels, steps * 16, 16, 4], 128 more than they are, turned along the inputs
+//              (byte_arithmetic.inc) and padded to 16 outputs and 64 inputs
+//   scales     f32 [panels * 16] or empty    of weights of 8 bits: what one step of an output's weights stands for
 //   bias       f32 [panels * 16] or empty
 //   residual   f32 [rows, outputs] or empty  of all rows, or of one batch entry's
 //   result     f32 or bf16 [batch, rows, outputs]
 //
-// Inputs are rounded to bfloat16, products summed in float32. A row's result does not depend on the others.
+// Inputs are rounded to bfloat16, products summed in float32; for weights of 8 bits each row of them is turned and
+// rounded to 8 bits, with a scale of its own, and sums are exact. A row's result does not depend on the others.
 
 #include "parallel.h"
 #include "vectors.h"
@@ -24,20 +28,25 @@ namespace {
 
 enum Activation : int64_t { kNone = 0, kGelu = 1, kGatedSilu = 2 };
 
+constexpr int64_t kScaleBytes = 64;
+
 struct LinearProblem {
   const float* input_floats;
   const uint16_t* input_halves;
   const float *norm_scale, *norm_bias;  // no bias: an RMS norm
-  const uint16_t* prepared;             // rows as the products read them, padded to whole blocks; or null
-  const uint16_t* weights;
-  const float *bias, *residual;
+  const uint8_t* prepared;              // rows as the products read them, padded to whole blocks; or null
+  const void* weights;
+  const float *scales, *bias, *residual;  // scales: of weights of 8 bits
   float* result_floats;
   uint16_t* result_halves;
-  int64_t num_rows, rows_per_entry, entry_length, row_step, depth, steps, num_outputs, residual_rows;
+  int64_t num_rows, rows_per_entry, entry_length, row_step, depth, padded, num_outputs, residual_rows;
   float epsilon;
   Activation activation;
 
   int64_t num_columns() const { return activation == kGatedSilu ? 2 * num_outputs : num_outputs; }
+
+  // Of a prepared row; one of 8 bits has its scale behind it.
+  int64_t RowBytes() const { return scales != nullptr ? padded + kScaleBytes : padded * 2; }
 
   int64_t InputOffset(int64_t row) const {
     return row / rows_per_entry * entry_length + row % rows_per_entry * row_step;
@@ -60,7 +69,7 @@ struct Cut {
   int64_t rows, row_tasks, column_tasks, columns;
 
   Cut(const LinearProblem& problem, int64_t threads) {
-    rows = std::max<int64_t>(1, kBytesOfTask / (problem.steps * 32 * 2) / 32) * 32;
+    rows = std::max<int64_t>(1, kBytesOfTask / problem.RowBytes() / 32) * 32;
     row_tasks = (problem.num_rows + rows - 1) / rows;
     const int64_t work = problem.num_rows * problem.num_columns() * problem.depth;
     const int64_t wanted = std::min<int64_t>(4 * threads, work / kProductsOfTask);
@@ -72,15 +81,19 @@ struct Cut {
 };
 
 ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F32> norm,
-                  ffi::Buffer<ffi::BF16> weights, ffi::Buffer<ffi::F32> bias, ffi::Buffer<ffi::F32> residual,
+                  ffi::AnyBuffer weights, ffi::Buffer<ffi::F32> scales, ffi::Buffer<ffi::F32> bias,
+                  ffi::Buffer<ffi::F32> residual,
                   int64_t depth, int64_t row_step, int64_t activation, float epsilon, int64_t level,
                   ffi::Result<ffi::AnyBuffer> result) {
   const auto shape = result->dimensions();
-  const int64_t steps = weights.dimensions()[1] / 16;
+  const bool is_bytes = weights.element_type() == ffi::U8;
+  if (!is_bytes && weights.element_type() != ffi::BF16)
+    return ffi::Error::InvalidArgument("weights must be bfloat16 or uint8");
   LinearProblem problem{};
+  problem.padded = weights.dimensions()[1] * weights.dimensions()[3];
   problem.activation = static_cast<Activation>(activation);
   problem.num_outputs = shape[2];
-  if (shape.size() != 3 || steps * 32 < depth || weights.dimensions()[0] * 16 < problem.num_columns())
+  if (shape.size() != 3 || problem.padded < depth || weights.dimensions()[0] * 16 < problem.num_columns())
     return ffi::Error::InvalidArgument("weights do not fit the depth and the outputs");
   if (problem.activation == kGatedSilu && (shape[2] % kLanes || bias.element_count() || residual.element_count()))
     return ffi::Error::InvalidArgument("gated outputs are multiples of 16, without bias and residual");
@@ -97,7 +110,12 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
     problem.norm_scale = norm.typed_data();
     if (norm.dimensions()[0] == 2) problem.norm_bias = norm.typed_data() + depth;
   }
-  problem.weights = static_cast<const uint16_t*>(weights.untyped_data());
+  problem.weights = weights.untyped_data();
+  if (is_bytes) {
+    if (scales.element_count() < problem.num_columns())
+      return ffi::Error::InvalidArgument("weights of 8 bits have a scale for each output");
+    problem.scales = scales.typed_data();
+  }
   if (bias.element_count() > 0) problem.bias = bias.typed_data();
   if (residual.element_count() > 0) {
     problem.residual = residual.typed_data();
@@ -109,22 +127,24 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
     problem.result_halves = static_cast<uint16_t*>(result->untyped_data());
   problem.num_rows = shape[0] * shape[1], problem.rows_per_entry = shape[1];
   problem.entry_length = input.element_count() / shape[0], problem.row_step = row_step;
-  problem.depth = depth, problem.steps = steps;
+  problem.depth = depth;
   problem.epsilon = epsilon;
   if ((problem.rows_per_entry - 1) * row_step + depth > problem.entry_length)
     return ffi::Error::InvalidArgument("rows reach past the input");
-  const auto block = VARIANT(ChooseLevel(level), LinearBlock);
+  const Level chosen = ChooseLevel(level);
+  const auto block = is_bytes ? VARIANT(chosen, LinearBytes) : VARIANT(chosen, LinearBlock);
   const Cut cut(problem, pool.num_threads());
-  if (cut.column_tasks > 1 && problem.input_floats != nullptr) {  // else each of them would do it
-    static thread_local std::vector<uint16_t> rows;
-    const int64_t padded = steps * 32, blocks = (problem.num_rows + kRowsOfPreparation - 1) / kRowsOfPreparation;
-    const int64_t room = blocks * kRowsOfPreparation * padded;
+  if (cut.column_tasks > 1 && (is_bytes || problem.input_floats != nullptr)) {  // else each of them would do it
+    static thread_local std::vector<uint8_t> rows;
+    const int64_t blocks = (problem.num_rows + kRowsOfPreparation - 1) / kRowsOfPreparation;
+    const int64_t room = blocks * kRowsOfPreparation * problem.RowBytes();
     if (static_cast<int64_t>(rows.size()) < room) rows.resize(room);
-    uint16_t* prepared = rows.data();
-    const auto prepare = VARIANT(ChooseLevel(level), PrepareBlock);
+    uint8_t* prepared = rows.data();
+    const auto prepare = is_bytes ? VARIANT(chosen, PrepareBytes) : VARIANT(chosen, PrepareBlock);
     ParallelFor(pool, blocks, [&](int64_t task) {
       const int64_t first = task * kRowsOfPreparation;
-      prepare(problem, first, std::min(kRowsOfPreparation, problem.num_rows - first), prepared + first * padded);
+      prepare(problem, first, std::min(kRowsOfPreparation, problem.num_rows - first),
+              prepared + first * problem.RowBytes());
     });
     problem.prepared = prepared;
   }
@@ -149,7 +169,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadraceLinear, Linear,
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::BF16>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Attr<int64_t>("depth")

@@ -1,13 +1,15 @@
-"""Products with bfloat16 weights in the native kernel: norm, bias, activation and residual in one pass."""
+"""Products with packed weights in the native kernel: norm, bias, activation and residual in one pass."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int32
+from jaxtyping import Array, Float, Float32, Int32, Shaped, UInt8
+from scipy.linalg import hadamard
 
 from headrace.engines.native.kernels import EMBED, LINEAR
+from headrace.engines.quantization import quantize_int8
 
 PANEL = 16
 """Outputs that lie side by side in packed weights."""
@@ -15,6 +17,10 @@ LANES = 16
 """The length of float32 rows is a multiple of this."""
 DEPTH = 32
 """Inputs of one step."""
+BYTE_DEPTH = 64
+"""Inputs of one step with weights of 8 bits."""
+BYTE_ZERO = 128
+"""The byte of a weight that is zero."""
 BEST_LEVEL = 4
 """Instruction sets: 0 portable, 1 AVX2, 2 AVX-512, 3 with bfloat16 products, 4 with tiles (AMX)."""
 
@@ -24,9 +30,12 @@ NOTHING = np.zeros(0, np.float32)
 class PackedLinear(NamedTuple):
     """Weights in the order in which the kernel reads them."""
 
-    weight: Float[Array, "panels pairs 16 2"]
+    weight: Shaped[Array, "panels groups 16 2or4"]
+    """bfloat16 in pairs of inputs, or bytes in fours."""
     bias: Float32[Array, " padded"]
     """One a packed output, or none at all."""
+    scale: Float32[Array | np.ndarray, " padded"] = NOTHING
+    """One a packed output: what a step of its bytes stands for."""
 
 
 class Epilogue(NamedTuple):
@@ -78,7 +87,24 @@ def pack_weight(weight: Float[Array | np.ndarray, "out in"]) -> np.ndarray:
     return np.ascontiguousarray(whole_pairs.swapaxes(1, 2)).view(jnp.bfloat16).reshape(shape)
 
 
-def interleave_gate(weight: Float[np.ndarray, "both in"]) -> Float[np.ndarray, "both in"]:
+def quantize_packed(
+    weight: Float[np.ndarray, "out in"],
+) -> tuple[UInt8[np.ndarray, "panels fours 16 4"], Float32[np.ndarray, " out"]]:
+    """Weights of 8 bits, and the scale of each output.
+
+    They are turned along their inputs, as the kernel turns the rows that meet them (byte_arithmetic.inc).
+    """
+    num_out, num_in = weight.shape
+    shape = panels, fours, _, _ = packed_byte_shape(num_in, num_out)
+    padded = np.pad(weight.astype(np.float32), ((0, 0), (0, fours * 4 - num_in)))
+    turned = padded.reshape(num_out, -1, BYTE_DEPTH) @ hadamard(BYTE_DEPTH).astype(np.float32) / np.float32(8)
+    whole, scale = quantize_int8(turned.reshape(padded.shape).T)
+    rows = np.pad(whole.T, ((0, panels * PANEL - num_out), (0, 0))).view(np.uint8) ^ np.uint8(BYTE_ZERO)
+    by_fours = rows.view(np.uint32).reshape(panels, PANEL, fours)
+    return np.ascontiguousarray(by_fours.swapaxes(1, 2)).view(np.uint8).reshape(shape), scale
+
+
+def interleave_gate(weight: Shaped[np.ndarray, "both in"]) -> Shaped[np.ndarray, "both in"]:
     """Weights of a gate and of what it opens and closes, one above the other, by panels in turn."""
     num_both, num_in = weight.shape
     panels = weight.reshape(2, num_both // (2 * PANEL), PANEL, num_in)
@@ -88,6 +114,11 @@ def interleave_gate(weight: Float[np.ndarray, "both in"]) -> Float[np.ndarray, "
 def packed_shape(num_in: int, num_out: int) -> tuple[int, int, int, int]:
     """Shape of packed weights."""
     return -(-num_out // PANEL), -(-num_in // DEPTH) * DEPTH // 2, PANEL, 2
+
+
+def packed_byte_shape(num_in: int, num_out: int) -> tuple[int, int, int, int]:
+    """Shape of packed weights of 8 bits."""
+    return -(-num_out // PANEL), -(-num_in // BYTE_DEPTH) * BYTE_DEPTH // 4, PANEL, 4
 
 
 def packed_bias(bias: Float32[Array, " out"] | None, num_out: int) -> Float32[Array, " padded"]:
@@ -108,7 +139,8 @@ def linear(
 ) -> Float[Array, "*rows out"]:
     """residual + gelu(norm(x) W + b), inputs rounded to bfloat16, summed in float32.
 
-    A norm takes float32 rows. The length of float32 rows is a multiple of 16.
+    For weights of 8 bits each row of inputs is rounded to 8 bits, with a scale of its own. A norm takes float32
+    rows. The length of float32 rows is a multiple of 16.
     """
     num_rows = int(np.prod(x.shape[:-1]))
     flat = x.reshape(1, num_rows * x.shape[-1])
@@ -136,6 +168,7 @@ def linear_of_rows(
         x,
         jnp.stack(scales) if scales else NOTHING,
         packed.weight,
+        packed.scale,
         packed.bias,
         residual,
         depth=np.int64(num_in),

@@ -18,7 +18,13 @@ from headrace.engines.llm.families.weight_names import WeightNames
 from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.partition import ON_DEFAULT_DEVICE, Columns, Layout
-from headrace.engines.native.linear import interleave_gate, pack_weight, packed_shape
+from headrace.engines.native.linear import (
+    interleave_gate,
+    pack_weight,
+    packed_byte_shape,
+    packed_shape,
+    quantize_packed,
+)
 from headrace.engines.quantization import Quantization, quantize_int8
 
 NUM_READERS = 4
@@ -132,6 +138,8 @@ def _load(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """A weight and, where it is quantized, its scales."""
     is_packed, is_gate = path[-1] in _PACKED, path[-1] == "packed_pairs"
+    is_int8 = leaf.dtype in (np.int8, np.uint8)
+    shape_of = packed_byte_shape if is_int8 else packed_shape
     is_transposed = (path[-1] == "kernel" and not names.is_input_major) or (
         is_packed and names.is_input_major
     )
@@ -142,18 +150,20 @@ def _load(
         merged = merged.T if is_transposed else merged
         wanted = leaf.shape[1:] if source.is_stacked else leaf.shape
         wanted = wanted if columns is None else (*wanted[:-1], columns.count)
-        shape = packed_shape(*merged.shape[::-1]) if is_packed else merged.shape
+        shape = shape_of(*merged.shape[::-1]) if is_packed else merged.shape
         if shape != wanted:
             raise ModelError(
                 f"weight {' + '.join(group)} in {checkpoint.model.spec} has shape {merged.shape}, "
                 f"the configuration says {wanted}"
             )
         merged = merged if columns is None else merged[..., columns.order]
-        if leaf.dtype == np.int8:
-            merged, scale = quantize_int8(merged.astype(np.float32))
-            scales.append(scale)
         merged = interleave_gate(merged) if is_gate else merged
-        arrays.append(pack_weight(merged) if is_packed else _to_dtype(merged, leaf.dtype))
+        if is_int8:
+            merged, scale = (quantize_packed if is_packed else quantize_int8)(merged.astype(np.float32))
+            scales.append(scale)
+        elif is_packed:
+            merged = pack_weight(merged)
+        arrays.append(merged if is_packed else _to_dtype(merged, leaf.dtype))
     join = np.stack if source.is_stacked else (lambda parts: parts[0])
     loaded = join(arrays)
     if path[-1] == "scale":

@@ -27,6 +27,8 @@ def random_decoder(
 def _make(rng: np.random.Generator, path: Path, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
     if leaf.dtype == jnp.int8:
         return rng.integers(-127, 128, leaf.shape, np.int8)
+    if leaf.dtype == jnp.uint8:  # packed: 128 is zero
+        return rng.integers(1, 256, leaf.shape, np.uint8)
     if path[-1] == "kernel_scale":
         return np.full(leaf.shape, SPREAD / 64, leaf.dtype)
     if path[-1] == "scale":  # of a norm

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from headrace.engines import native
 from headrace.engines.native import (
@@ -18,6 +19,7 @@ from headrace.engines.native import (
     linear_of_rows,
     pack_linear,
     pack_weight,
+    quantize_packed,
 )
 
 pytestmark = pytest.mark.skipif(
@@ -47,6 +49,35 @@ def test_products_equal_those_in_float64(level: int, shape: tuple[int, int, int]
     np.testing.assert_allclose(got, want, atol=1e-4)
     halves = linear(x.astype(jnp.bfloat16), pack_linear(weight, None), num_out, level=level)
     np.testing.assert_allclose(halves, in_float64(x, weight, None), atol=1e-4)
+
+
+def in_bytes(x: jax.Array, weight: np.ndarray) -> np.ndarray:
+    """The product of rows and weights that are turned and rounded to 8 bits."""
+    turned = []
+    for values in (np.asarray(x.astype(jnp.bfloat16), np.float64), np.asarray(weight, np.float64)):
+        padded = np.pad(values, ((0, 0), (0, -values.shape[1] % 64)))
+        whole = (padded.reshape(len(values), -1, 64) @ scipy.linalg.hadamard(64) / 8).reshape(padded.shape)
+        steps = np.abs(whole).max(axis=1, keepdims=True) / 127
+        turned.append(np.round(whole / steps) * steps)
+    return turned[0] @ turned[1].T
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(1, 16, 16), (7, 48, 40), (33, 240, 100), (200, 576, 96)])
+def test_products_with_weights_of_8_bits_are_those_of_rounded_rows(level: int, shape: tuple[int, int, int]):
+    num_rows, num_in, num_out = shape
+    x, weight, bias = random(num_rows, num_in), np.asarray(random(num_out, num_in)), random(num_out)
+    x = x.at[:, 3].multiply(20.0)  # what is large in one place is spread
+    kernel, scale = quantize_packed(weight)
+    padding = (0, -num_out % 16)
+    packed = PackedLinear(jnp.asarray(kernel), jnp.pad(bias, padding), np.pad(scale, padding))
+    got = linear(x, packed, num_out, level=level)
+    want = in_bytes(x, weight) + np.asarray(bias)
+    # A number between two steps may be rounded to either.
+    np.testing.assert_allclose(got, want, atol=0.02 * np.abs(want).max())
+    assert np.abs(got - want).mean() < 1e-3 * np.abs(want).max()
+    exact = in_float64(x, jnp.asarray(weight), bias)
+    assert np.abs(got - exact).mean() < 0.015 * np.abs(exact).mean()
 
 
 @pytest.mark.parametrize("level", LEVELS)
