@@ -60,8 +60,8 @@ struct LinearProblem {
 
 namespace {
 
-constexpr int64_t kBytesOfTask = 512 << 10;  // of inputs, which stay in the cache while all weights pass
-constexpr int64_t kProductsOfTask = 8 << 20; // fewer are not worth another thread
+constexpr int64_t kBytesOfWeights = 768 << 10;  // of a task: they stay in the second cache while its rows pass
+constexpr int64_t kProductsOfTask = 8 << 20;    // fewer are not worth another thread
 constexpr int64_t kRowsOfPreparation = 32;
 
 // How rows and columns are cut into tasks.
@@ -69,14 +69,18 @@ struct Cut {
   int64_t rows, row_tasks, column_tasks, columns;
 
   Cut(const LinearProblem& problem, int64_t threads) {
-    rows = std::max<int64_t>(1, kBytesOfTask / problem.RowBytes() / 32) * 32;
-    row_tasks = (problem.num_rows + rows - 1) / rows;
     const int64_t work = problem.num_rows * problem.num_columns() * problem.depth;
-    const int64_t wanted = std::min<int64_t>(4 * threads, work / kProductsOfTask);
-    const int64_t pairs = (problem.num_columns() + 31) / 32;
-    column_tasks = std::max<int64_t>(1, std::min(pairs, (wanted + row_tasks - 1) / row_tasks));
+    const int64_t wanted = std::max<int64_t>(1, std::min<int64_t>(4 * threads, work / kProductsOfTask));
+    const int64_t pairs = (problem.num_columns() + 31) / 32, blocks = (problem.num_rows + 31) / 32;
+    const int64_t pair_bytes = 32 * problem.padded * (problem.scales != nullptr ? 1 : 2);
+    const int64_t slabs = (pairs * pair_bytes + kBytesOfWeights - 1) / kBytesOfWeights;
+    row_tasks = std::min(blocks, std::max<int64_t>(1, (wanted + 1) / 2 / slabs));
+    if (blocks < 8 * row_tasks) row_tasks = 1;  // the weights would pass for few rows
+    column_tasks = std::min(pairs, std::max(slabs, (wanted + row_tasks - 1) / row_tasks));
     columns = (pairs + column_tasks - 1) / column_tasks * 32;
     column_tasks = (problem.num_columns() + columns - 1) / columns;
+    rows = (blocks + row_tasks - 1) / row_tasks * 32;
+    row_tasks = (problem.num_rows + rows - 1) / rows;
   }
 };
 

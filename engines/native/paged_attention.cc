@@ -19,10 +19,10 @@
 //   positions  s32 [T]                   -1: padding, which writes nothing and gives zeros
 //   result     f32 or bf16 [T, H * D]; keys, values and their scales, written in place
 //
-// A task is a block of one row's tokens and a kv head, or all of them where there are many rows. The context is walked in tiles of 64 tokens with a
-// running softmax, so that a token's result depends on its own row alone. A window of w > 0 hides keys w or
-// more tokens back; a soft cap of c > 0 makes a score c * tanh(score / c). Sums are float32; with bfloat16 pages
-// queries and the softmax's weights are rounded too.
+// A task is a block of one row's tokens and a kv head, or all of them where there are many rows. The context is walked
+// in tiles of 64 tokens with a running softmax, so that a token's result depends on its own row alone. A window of
+// w > 0 hides keys w or more tokens back; a soft cap of c > 0 makes a score c * tanh(score / c). Sums are float32;
+// with bfloat16 pages queries and the softmax's weights are rounded too.
 
 #include "parallel.h"
 #include "vectors.h"
