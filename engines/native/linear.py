@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Int32, Shaped, UInt8
-from scipy.linalg import hadamard
 
 from headrace.engines.native.kernels import EMBED, LINEAR
 from headrace.engines.quantization import quantize_int8
@@ -97,11 +96,19 @@ def quantize_packed(
     num_out, num_in = weight.shape
     shape = panels, fours, _, _ = packed_byte_shape(num_in, num_out)
     padded = np.pad(weight.astype(np.float32), ((0, 0), (0, fours * 4 - num_in)))
-    turned = padded.reshape(num_out, -1, BYTE_DEPTH) @ hadamard(BYTE_DEPTH).astype(np.float32) / np.float32(8)
+    turned = padded.reshape(num_out, -1, BYTE_DEPTH) @ _turn()
     whole, scale = quantize_int8(turned.reshape(padded.shape).T)
     rows = np.pad(whole.T, ((0, panels * PANEL - num_out), (0, 0))).view(np.uint8) ^ np.uint8(BYTE_ZERO)
     by_fours = rows.view(np.uint32).reshape(panels, PANEL, fours)
     return np.ascontiguousarray(by_fours.swapaxes(1, 2)).view(np.uint8).reshape(shape), scale
+
+
+def _turn() -> Float32[np.ndarray, "64 64"]:
+    """Sylvester's Hadamard matrix, scaled to be its own inverse."""
+    turn = np.full((1, 1), BYTE_DEPTH**-0.5, np.float32)
+    while len(turn) < BYTE_DEPTH:
+        turn = np.block([[turn, turn], [turn, -turn]])
+    return turn
 
 
 def interleave_gate(weight: Shaped[np.ndarray, "both in"]) -> Shaped[np.ndarray, "both in"]:
