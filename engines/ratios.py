@@ -17,21 +17,33 @@ class Ratio(NamedTuple):
     """The counter below it."""
     text: str
     """What the figure says, in a few words."""
+    form: str
+    """How the figure is written."""
+    label: str
+    """What stands behind the figure in a summary."""
 
 
 RATIOS: Mapping[str, Ratio] = {
     "speculation_acceptance_rate": Ratio(
-        ("accepted_tokens",), "draft_tokens", "Share of the proposed tokens that the model accepted"
+        ("accepted_tokens",),
+        "draft_tokens",
+        "Share of the proposed tokens that the model accepted",
+        "{:.0%}",
+        "of the proposed tokens accepted",
     ),
     "speculation_tokens_per_step": Ratio(
         ("accepted_tokens", "speculative_steps"),
         "speculative_steps",
         "Tokens of a row in a step with proposals, 1 without: by so much there are fewer steps",
+        "{:.2f}",
+        "tokens a step with proposals",
     ),
     "speculation_speed_up": Ratio(
         ("without_speculation_s",),
         "speculative_s",
         "Tokens a second of decoding with proposals over those of as many rows now and then without",
+        "{:.2f}",
+        "times as fast as without proposals",
     ),
 }
 """The ratios by name. Fewer steps are not as much less time: a step with proposals takes longer."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from headrace.engines.ratios import RATIOS
 from headrace.jobs.logs import print_line, stderr_console
 from headrace.pipelines import Progress, RunSummary
 
@@ -93,16 +94,8 @@ def summary_lines(summary: RunSummary) -> list[str]:
 
 
 def ratio_lines(ratios: Mapping[str, float]) -> list[str]:
-    """`speculation 62% accepted, 2.48 tokens a step`; nothing where no token was proposed."""
-    parts = [
-        form.format(ratios[name])
-        for name, form in (
-            ("speculation_acceptance_rate", "{:.0%} accepted"),
-            ("speculation_tokens_per_step", "{:.2f} tokens a step"),
-            ("speculation_speed_up", "{:.2f} times as fast as without"),
-        )
-        if name in ratios
-    ]
+    """`speculation 62% of the proposed tokens accepted, ...`; nothing where no token was proposed."""
+    parts = [f"{RATIOS[name].form.format(value)} {RATIOS[name].label}" for name, value in ratios.items()]
     return [f"speculation {', '.join(parts)}"] if parts else []
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from headrace.engines.ratios import RATIOS
 from headrace.pipelines.report.charts import Axis, bar_chart, histogram, line_chart, plain
 from headrace.pipelines.report.content import RowContent, read_content
 from headrace.pipelines.report.figures import (
@@ -25,11 +26,6 @@ _NAMES = {
     "completion_tokens": ("Answers", "tokens of the answer"),
     "duration_s": ("Recordings", "seconds of audio"),
     "num_tokens": ("Transcripts", "tokens of the transcript"),
-}
-_RATIOS = {
-    "speculation_acceptance_rate": ("{:.0%}", "of the proposed tokens accepted"),
-    "speculation_tokens_per_step": ("{:.2f}", "tokens a step with proposals"),
-    "speculation_speed_up": ("{:.2f}", "times as fast as without proposals"),
 }
 # The browser itself keeps the page from loading anything: there is nothing that it could send away.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; media-src data:"
@@ -78,8 +74,7 @@ def _tiles(view: RunView) -> Iterable[str]:
     if real_time and view.units_per_s > 0:
         yield _tile(f"{1 / view.units_per_s:.3g}", "real-time factor")
     for name, value in view.ratios.items():
-        form, text = _RATIOS[name]
-        yield _tile(form.format(value), text)
+        yield _tile(RATIOS[name].form.format(value), RATIOS[name].label)
     num_launches = len(view.record.launches)
     yield _tile(f"{wall_s:,.0f} s", "in one launch" if num_launches == 1 else f"in {num_launches} launches")
     yield _tile(f"{len(view.footers):,}", f"of {view.parts_total:,} parts")

@@ -89,10 +89,11 @@ def test_the_summary_tells_rows_errors_by_kind_throughput_parts_and_place():
 
 def test_the_summary_tells_what_speculation_gained():
     ratios = {"speculation_acceptance_rate": 0.624, "speculation_tokens_per_step": 2.5}
-    assert "speculation 62% accepted, 2.50 tokens a step" in summary_lines(replace(SUMMARY, ratios=ratios))
+    line = "speculation 62% of the proposed tokens accepted, 2.50 tokens a step with proposals"
+    assert line in summary_lines(replace(SUMMARY, ratios=ratios))
     # Steps in which nothing could be proposed.
     ratios = {"speculation_tokens_per_step": 1.0}
-    assert "speculation 1.00 tokens a step" in summary_lines(replace(SUMMARY, ratios=ratios))
+    assert "speculation 1.00 tokens a step with proposals" in summary_lines(replace(SUMMARY, ratios=ratios))
 
 
 def test_a_run_that_found_everything_done_claims_no_throughput():

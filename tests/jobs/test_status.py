@@ -22,7 +22,10 @@ def test_a_done_run_is_told_in_a_few_lines(tmp_path: Path, capsys: pytest.Captur
     assert lines["prompt_too_long"] == "2"
     assert lines["parts"] == "4 of 4"
     assert lines["throughput"].startswith("25.0 tokens/s")
-    assert lines["speculation"] == "75% accepted, 2.50 tokens a step, 1.50 times as fast as without"
+    assert lines["speculation"] == (
+        "75% of the proposed tokens accepted, 2.50 tokens a step with proposals, "
+        "1.50 times as fast as without proposals"
+    )
     assert main(["status", output, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["state"], found["rows"], found["errors"]) == ("done", 40, {"prompt_too_long": 2})
