@@ -5,7 +5,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float32
+from jaxtyping import Array, Float32, Int32
 
 from headrace.audio.recording import SAMPLE_RATE
 
@@ -47,6 +47,18 @@ def log_mel_batch(waveforms: Float32[Array, "B samples"], num_mels: int) -> Floa
     decades = jnp.log10(jnp.maximum(mel, 1e-10))
     floor = jnp.max(decades, axis=(1, 2), keepdims=True) - 8.0
     return (jnp.maximum(decades, jnp.broadcast_to(floor, decades.shape)) + 4.0) / 4.0
+
+
+def fill_with_zeros(
+    log_mels: Float32[Array, "B mels frames"], num_samples: Int32[Array, " B"]
+) -> Float32[Array, "B mels frames"]:
+    """Log-mel spectrograms with zeros after the frames that are centred on so many samples of each.
+
+    As openai/whisper's `transcribe` fills a window: 0 is a faint noise, 4 decades below a power of 1.
+    """
+    frame = jnp.arange(log_mels.shape[-1], dtype=jnp.int32)
+    stands = frame[None, None] < num_samples[:, None, None] // HOP
+    return jnp.where(stands, log_mels, 0.0)
 
 
 def _frames(waveforms: Float32[Array, "B samples"]) -> Float32[Array, "B frames 400"]:
