@@ -8,6 +8,7 @@ import pytest
 from transformers import WhisperFeatureExtractor
 
 from headrace.audio import SAMPLE_RATE, fill_with_zeros, load_audio, log_mel, log_mel_batch
+from headrace.audio.mel import NUM_FFT, mel_filters
 
 TOLERANCE = 1e-4
 COMPILED = jax.jit(log_mel, static_argnums=1)
@@ -127,3 +128,11 @@ def test_other_numbers_of_mels_are_refused(num_mels):
 def test_lengths_that_are_not_whole_frames_are_refused(num_samples):
     with pytest.raises(ValueError, match="multiple of 160"):
         log_mel(jnp.zeros(num_samples, jnp.float32), 80)
+
+
+@pytest.mark.parametrize("num_mels", [80, 128])
+def test_filters_are_those_of_librosa_to_the_bit(num_mels):
+    from librosa.filters import mel
+
+    wanted = mel(sr=SAMPLE_RATE, n_fft=NUM_FFT, n_mels=num_mels)
+    np.testing.assert_array_equal(mel_filters(num_mels), wanted.T)
