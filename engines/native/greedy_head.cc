@@ -18,14 +18,14 @@ namespace {
 
 struct HeadProblem {
   const uint16_t* table;
-  std::vector<uint16_t> hidden;  // panels of 16 rows: [panels][depth / 2][16][2]
+  Lines<uint16_t> hidden;  // panels of 16 rows: [panels][depth / 2][16][2]
   int64_t num_rows, num_panels, depth, vocab_size;
 };
 
 // What a part of the vocabulary gives, one entry a row of the padded batch.
 struct HeadPart {
-  std::vector<float> peaks, sums;
-  std::vector<int32_t> tokens;
+  Lines<float> peaks, sums;
+  Lines<int32_t> tokens;
 };
 
 }  // namespace

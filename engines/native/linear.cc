@@ -48,6 +48,9 @@ struct LinearProblem {
   // Of a prepared row; one of 8 bits has its scale behind it.
   int64_t RowBytes() const { return scales != nullptr ? padded + kScaleBytes : padded * 2; }
 
+  // Of a task: its rows stay in the second cache while columns pass.
+  int64_t RowsOfTask() const { return std::max<int64_t>(32, std::min<int64_t>(512, (1 << 20) / RowBytes() / 32 * 32)); }
+
   int64_t InputOffset(int64_t row) const {
     return row / rows_per_entry * entry_length + row % rows_per_entry * row_step;
   }
@@ -60,11 +63,10 @@ struct LinearProblem {
 
 namespace {
 
-constexpr int64_t kBytesOfWeights = 768 << 10;  // of a task: they stay in the second cache while its rows pass
-constexpr int64_t kProductsOfTask = 8 << 20;    // fewer are not worth another thread
+constexpr int64_t kProductsOfTask = 8 << 20;  // fewer are not worth another thread
 constexpr int64_t kRowsOfPreparation = 32;
 
-// How rows and columns are cut into tasks.
+// How rows and columns are cut into tasks: into columns first, as each task reads its rows and its weights once.
 struct Cut {
   int64_t rows, row_tasks, column_tasks, columns;
 
@@ -72,11 +74,8 @@ struct Cut {
     const int64_t work = problem.num_rows * problem.num_columns() * problem.depth;
     const int64_t wanted = std::max<int64_t>(1, std::min<int64_t>(4 * threads, work / kProductsOfTask));
     const int64_t pairs = (problem.num_columns() + 31) / 32, blocks = (problem.num_rows + 31) / 32;
-    const int64_t pair_bytes = 32 * problem.padded * (problem.scales != nullptr ? 1 : 2);
-    const int64_t slabs = (pairs * pair_bytes + kBytesOfWeights - 1) / kBytesOfWeights;
-    row_tasks = std::min(blocks, std::max<int64_t>(1, (wanted + 1) / 2 / slabs));
-    if (blocks < 8 * row_tasks) row_tasks = 1;  // the weights would pass for few rows
-    column_tasks = std::min(pairs, std::max(slabs, (wanted + row_tasks - 1) / row_tasks));
+    row_tasks = (problem.num_rows + problem.RowsOfTask() - 1) / problem.RowsOfTask();
+    column_tasks = std::min(pairs, (wanted + row_tasks - 1) / row_tasks);
     columns = (pairs + column_tasks - 1) / column_tasks * 32;
     column_tasks = (problem.num_columns() + columns - 1) / columns;
     rows = (blocks + row_tasks - 1) / row_tasks * 32;
@@ -139,11 +138,9 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
   const auto block = is_bytes ? VARIANT(chosen, LinearBytes) : VARIANT(chosen, LinearBlock);
   const Cut cut(problem, pool.num_threads());
   if (cut.column_tasks > 1 && (is_bytes || problem.input_floats != nullptr)) {  // else each of them would do it
-    static thread_local std::vector<uint8_t> rows;
+    static thread_local Lines<uint8_t> rows;
     const int64_t blocks = (problem.num_rows + kRowsOfPreparation - 1) / kRowsOfPreparation;
-    const int64_t room = blocks * kRowsOfPreparation * problem.RowBytes();
-    if (static_cast<int64_t>(rows.size()) < room) rows.resize(room);
-    uint8_t* prepared = rows.data();
+    uint8_t* prepared = Room(rows, blocks * kRowsOfPreparation * problem.RowBytes());
     const auto prepare = is_bytes ? VARIANT(chosen, PrepareBytes) : VARIANT(chosen, PrepareBlock);
     ParallelFor(pool, blocks, [&](int64_t task) {
       const int64_t first = task * kRowsOfPreparation;

@@ -74,13 +74,13 @@ struct Block {
 
 // The queries of one task, and their running softmax.
 struct State {
-  std::vector<float> prepared, mixed;
-  std::vector<uint16_t> halves;  // queries in bfloat16
-  std::vector<uint8_t> bytes;    // queries in two rows of bytes each
-  std::vector<float> steps;      // what one step of those is
-  std::vector<int32_t> offsets;  // what the keys' zero adds to their products
-  std::vector<int32_t> positions;
-  std::vector<float> peaks, totals;
+  Lines<float> prepared, mixed;
+  Lines<uint16_t> halves;  // queries in bfloat16
+  Lines<uint8_t> bytes;    // queries in two rows of bytes each
+  Lines<float> steps;      // what one step of those is
+  Lines<int32_t> offsets;  // what the keys' zero adds to their products
+  Lines<int32_t> positions;
+  Lines<float> peaks, totals;
 };
 
 }  // namespace
@@ -156,20 +156,29 @@ ffi::Error PagedAttention(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> qkv, ffi::
   const auto attend = is_bytes    ? VARIANT(level, AttendBytes)
                       : is_halves ? VARIANT(level, AttendHalves)
                                   : VARIANT(level, AttendFloats);
-  ParallelFor(pool, (num_tokens + kTokensOfWrite - 1) / kTokensOfWrite, [&](int64_t task) {
-    const int64_t first = task * kTokensOfWrite;
-    for (int64_t token = first; token < std::min(num_tokens, first + kTokensOfWrite); ++token)
-      write(problem, token);
-  });
   const std::vector<Block> blocks = CutBlocks(problem, num_tokens);
   const int64_t num_blocks = blocks.size(), heads = problem.num_kv_heads;
-  const bool has_many = num_blocks == num_tokens && num_blocks >= kManyBlocks * pool.num_threads();
+  // A token a row, and enough of them: a task takes all heads of one, and writes what no other task reads.
+  const bool are_rows = std::all_of(blocks.begin(), blocks.end(), [](const Block& block) { return block.count == 1; });
+  const bool has_many = are_rows && num_blocks >= kManyBlocks * pool.num_threads();
   const int64_t step = has_many ? heads : 1;
+  if (has_many) {
+    for (int64_t token = 0; token < num_tokens; ++token)
+      if (problem.positions[token] < 0) write(problem, token);
+  } else {
+    ParallelFor(pool, (num_tokens + kTokensOfWrite - 1) / kTokensOfWrite, [&](int64_t task) {
+      const int64_t first = task * kTokensOfWrite;
+      for (int64_t token = first; token < std::min(num_tokens, first + kTokensOfWrite); ++token)
+        write(problem, token);
+    });
+  }
   ParallelFor(pool, num_blocks * heads / step, [&](int64_t task) {
     static thread_local std::vector<State> states;
     if (static_cast<int64_t>(states.size()) < step) states.resize(step);
+    const Block& block = blocks[task * step / heads];
     const int64_t begin = task * step % heads;
-    attend(problem, blocks[task * step / heads], begin, begin + step, states.data());
+    if (has_many) write(problem, block.first);
+    attend(problem, block, begin, begin + step, states.data());
   });
   return ffi::Error::Success();
 }

@@ -40,15 +40,16 @@ def in_float64(x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> np.nd
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("shape", [(1, 16, 16), (7, 48, 40), (33, 240, 100), (200, 64, 32)])
+# The last is more than one slice of the depth, and more rows than a task has.
+@pytest.mark.parametrize("shape", [(1, 16, 16), (7, 48, 40), (33, 240, 100), (200, 64, 32), (600, 1216, 72)])
 def test_products_equal_those_in_float64(level: int, shape: tuple[int, int, int]):
     num_rows, num_in, num_out = shape
     x, weight, bias = random(num_rows, num_in), random(num_out, num_in, dtype=jnp.bfloat16), random(num_out)
     want = in_float64(x, weight, bias)
     got = linear(x, pack_linear(weight, bias), num_out, level=level)
-    np.testing.assert_allclose(got, want, atol=1e-4)
+    np.testing.assert_allclose(got, want, atol=2e-4)
     halves = linear(x.astype(jnp.bfloat16), pack_linear(weight, None), num_out, level=level)
-    np.testing.assert_allclose(halves, in_float64(x, weight, None), atol=1e-4)
+    np.testing.assert_allclose(halves, in_float64(x, weight, None), atol=2e-4)
 
 
 def in_bytes(x: jax.Array, weight: np.ndarray) -> np.ndarray:
@@ -132,8 +133,9 @@ def test_gelu_is_exact_over_its_whole_range():
 
 
 @pytest.mark.parametrize("level", [0, BEST_LEVEL])
-def test_a_row_does_not_depend_on_the_rows_beside_it(level: int):
-    x, packed = random(300, 96), pack_linear(random(48, 96, dtype=jnp.bfloat16), random(48))
+@pytest.mark.parametrize("num_in", [96, 1216])
+def test_a_row_does_not_depend_on_the_rows_beside_it(level: int, num_in: int):
+    x, packed = random(600, num_in), pack_linear(random(48, num_in, dtype=jnp.bfloat16), random(48))
     together = linear(x, packed, 48, level=level)
     for first, last in ((0, 1), (5, 22), (100, 233)):
         np.testing.assert_array_equal(linear(x[first:last], packed, 48, level=level), together[first:last])
