@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headrace.audio.errors import AudioError, HeadraceError
     from headrace.audio.fetching import FetchLimits
     from headrace.audio.loading import Reading, load_audio, stream_audio
-    from headrace.audio.mel import log_mel, log_mel_batch
+    from headrace.audio.mel import fill_with_zeros, log_mel, log_mel_batch
     from headrace.audio.recording import SAMPLE_RATE, AudioSource, Ending, ReadableFile, Recording
     from headrace.audio.silero import VadError, silero_judge
     from headrace.audio.vad import PackedSpeech, SpeechPacker
@@ -34,6 +34,7 @@ __all__ = [
     "Window",
     "WindowStream",
     "cut_windows",
+    "fill_with_zeros",
     "load_audio",
     "log_mel",
     "log_mel_batch",
@@ -45,7 +46,7 @@ _HOMES = {
     "errors": ("AudioError", "HeadraceError"),
     "fetching": ("FetchLimits",),
     "loading": ("Reading", "load_audio", "stream_audio"),
-    "mel": ("log_mel", "log_mel_batch"),
+    "mel": ("fill_with_zeros", "log_mel", "log_mel_batch"),
     "recording": ("SAMPLE_RATE", "AudioSource", "Ending", "ReadableFile", "Recording"),
     "silero": ("VadError", "silero_judge"),
     "vad": ("PackedSpeech", "SpeechPacker"),

@@ -22,6 +22,7 @@ Task = Literal["transcribe", "translate", "both"]
 Timestamps = Literal["none", "segment", "word"]
 Mode = Literal["chunked", "sequential"]
 EncoderContext = Literal["full", "fit"]
+WindowFill = Literal["silence", "zeros"]
 OnOff = Literal["off", "on"]
 Channels = Literal["mix", "split"]
 Unit = Literal["tokens", "audio seconds"]
@@ -268,6 +269,8 @@ class TranscribeConfig(RunConfig):
     """All windows of a recording at once, or each where the last one's text ended (slower for few files)."""
     encoder_context: EncoderContext = "full"
     """What the encoder takes of a window: 30 s, or (fit) a short one's length, and 30 s where that fails."""
+    window_fill: WindowFill = "silence"
+    """What fills a window after the recording's end: silence, or (zeros) a faint noise, as openai/whisper."""
     vad: OnOff = "off"
     """Leave out what voice activity detection finds no speech in (needs the extra vad)."""
     initial_prompt: str | None = None
@@ -320,6 +323,7 @@ class TranscribeConfig(RunConfig):
         _require_choice("return_timestamps", self.return_timestamps, ("none", "segment", "word"))
         _require_choice("mode", self.mode, ("chunked", "sequential"))
         _require_choice("encoder_context", self.encoder_context, ("full", "fit"))
+        _require_choice("window_fill", self.window_fill, ("silence", "zeros"))
         _require_choice("vad", self.vad, ("off", "on"))
         _require_choice("channels", self.channels, ("mix", "split"))
         is_one = self.channel is not None and self.channels == "split"

@@ -255,6 +255,7 @@ def whisper_config(config: TranscribeConfig) -> WhisperConfig:
         stride_length_s=config.stride_length_s,
         mode=config.mode,
         encoder_context=config.encoder_context,
+        window_fill=config.window_fill,
         vad=config.vad == "on",
         initial_prompt=config.initial_prompt,
         hotwords=config.hotwords,

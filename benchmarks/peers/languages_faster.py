@@ -2,7 +2,7 @@
 
 Words of a setting: beam5, int8 (int8_float32), batched (8 windows that voice detection cuts), told (a window
 is told the text before it), silence. What a recording leaves of a window faster-whisper fills with zeros of
-the scaled spectrogram, a faint noise; with silence it is filled as openai/whisper and headrace do.
+the scaled spectrogram, a faint noise; with silence it is filled as headrace does it where not told otherwise.
 """
 
 import json

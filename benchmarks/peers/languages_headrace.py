@@ -1,7 +1,7 @@
 """headrace for `languages.py`: what it makes of recordings, a line of JSON each.
 
-Words of a setting: beam5, float32, sequential, fit (the encoder's context), vad, untimed (no timestamps),
-told (sequential: a window is told the text before it).
+Words of a setting: beam5, float32, sequential, fit (the encoder's context), zeros (after a recording's end,
+instead of silence), vad, untimed (no timestamps), told (sequential: a window is told the text before it).
 """
 
 import json
@@ -17,6 +17,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "sequential": {"mode": "sequential"},
     "told": {"condition_on_previous_text": True},
     "fit": {"encoder_context": "fit"},
+    "zeros": {"window_fill": "zeros"},
     "vad": {"vad": True},
     "untimed": {"return_timestamps": "none"},
 }

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headrace.engines.allocator import limit_arenas, release_memory
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint
 from headrace.engines.driver import Driver
 from headrace.engines.errors import ConfigError, ModelError, RequestError, RowError
@@ -65,6 +66,7 @@ class LLM:
         partition_rules: PartitionRules | None = None,
     ) -> None:
         started_s = time.monotonic()
+        limit_arenas()
         replaced = Replacements(tokenizer=tokenizer, chat_template=chat_template, hf_overrides=hf_overrides)
         checkpoint = open_model(model, config)
         config = config or stored_config(checkpoint) or EngineConfig()
@@ -88,6 +90,7 @@ class LLM:
         self._driver: TextDriver = drivers[0] if len(drivers) == 1 else ReplicatedDriver(drivers)
         self._driver.start()
         self._request_numbers = itertools.count()
+        release_memory()
         self._load_s = time.monotonic() - started_s
         logger.info("loaded %s: %.1f s", made.checkpoint.model.spec, self._load_s)
 
@@ -300,6 +303,7 @@ class LLM:
                     progress_callback(number * total + completed, count * total)
 
             made.append(engine.precompile(num_tokens, num_seqs, tell))
+        release_memory()
         return [str(key) for key in made[0]]
 
     def update_weights(self, weights: Mapping[str, Any] | Checkpoint | str) -> None:

@@ -161,12 +161,12 @@ class Decoder(nnx.Module):
     def _embed(self, tokens: Int[Array, " T"], positions: Int[Array, " T"]) -> Float[Array, "T E"]:
         assert self.embedding is not None, "a later stage of a pipeline embeds no tokens"
         table = self.embedding[...]
-        embedded = table[tokens].astype(jnp.float32)
+        embedded = _rows_of(table, tokens).astype(jnp.float32)
         if self.config.embedding_scale != 1.0:
             # Gemma was trained with the factor in the precision of the table.
             embedded = embedded * jnp.asarray(self.config.embedding_scale, table.dtype).astype(jnp.float32)
         if self.positions is not None:
-            embedded = embedded + self.positions[...][positions].astype(jnp.float32)
+            embedded = embedded + _rows_of(self.positions[...], positions).astype(jnp.float32)
         return embedded
 
     @property
@@ -183,3 +183,13 @@ class Decoder(nnx.Module):
             hidden.astype(table.dtype), table, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
         )
         return cap_softly(logits, self.config.logit_soft_cap)
+
+
+def _rows_of(table: Float[Array, "V E"], indices: Int[Array, " T"]) -> Float[Array, "T E"]:
+    """Rows of a table, looked up in it as it is.
+
+    XLA for a CPU looks bfloat16 up in float32. Where the table is the same in all steps of a loop it would
+    convert the whole of it ahead of the loop.
+    """
+    table, indices = jax.lax.optimization_barrier((table, indices))
+    return table[indices]

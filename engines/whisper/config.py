@@ -15,6 +15,7 @@ ReturnTimestamps = bool | str | None
 Stride = float | tuple[float, float] | None
 Mode = Literal["chunked", "sequential"]
 EncoderContext = Literal["full", "fit"]
+WindowFill = Literal["silence", "zeros"]
 MAX_BEAMS = 32
 """Most texts of a window that are followed side by side."""
 _COUNTS = (
@@ -38,6 +39,9 @@ class WhisperConfig(Serializable):
     encoder_context: EncoderContext = "full"
     """"full": the encoder takes 30 s, as it was trained; "fit": of a recording of at most 12 s its length and
     a margin of silence, and 30 s again where the text that this gives is not trusted."""
+    window_fill: WindowFill = "silence"
+    """What fills a window after the recording's end: "silence", or "zeros" of the scaled spectrogram, a faint
+    noise, as in `transcribe` of openai/whisper and of faster-whisper."""
     language: str | None = None
     """Code or English name of the language spoken; None: detected, window by window."""
     task: str | None = None
@@ -114,6 +118,12 @@ class WhisperConfig(Serializable):
             raise ConfigError(f"temperatures is {self.temperatures}: it must begin with 0 and rise")
         if self.encoder_context not in ("full", "fit"):
             raise ConfigError(f"encoder_context is {self.encoder_context!r}: it must be 'full' or 'fit'")
+        if self.window_fill not in ("silence", "zeros"):
+            raise ConfigError(f"window_fill is {self.window_fill!r}: it must be 'silence' or 'zeros'")
+        if self.window_fill == "zeros" and self.encoder_context == "fit":
+            raise ConfigError(
+                "window_fill is 'zeros' and encoder_context 'fit', which needs silence there: leave one out"
+            )
         if self.quantization not in (None, "int8"):
             raise ConfigError(f"quantization is {self.quantization!r}: it must be None or 'int8'")
         if self.max_tokens_per_s <= 0:

@@ -161,6 +161,7 @@ class WhisperCore:
             with_timestamps=with_timestamps,
             number=turn.number,
             may_fit=self._config.encoder_context == "fit" and not turn.is_joined,
+            window_fill=self._config.window_fill,
         )
 
     def _take(self, finished: Finished) -> None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32
 
-from headrace.audio import log_mel_batch
+from headrace.audio import fill_with_zeros, log_mel_batch
 from headrace.engines.whisper.attention import Frames, LayerKV
 from headrace.engines.whisper.beams import Beams, EndedTexts, choose_beams
 from headrace.engines.whisper.choose import apply_rules, choose, choose_in_xla, entry_at, history_of
@@ -29,7 +29,7 @@ class Burst(NamedTuple):
 
 def admit(model: WhisperModel, slots: Slots, arrival: Arrival, beam_size: int) -> Slots:
     """The slots with new windows in them, encoded. Donates slots."""
-    mel = log_mel_batch(arrival.waveform, model.encoder.num_mels)
+    mel = fill_with_zeros(log_mel_batch(arrival.waveform, model.encoder.num_mels), arrival.zeros_from)
     crosses = model.decoder.put_frames(slots.crosses, model.encoder(mel), arrival.entry.slot)
     return slots._replace(rows=enter(slots.rows, arrival.entry, beam_size), crosses=crosses)
 

@@ -114,7 +114,8 @@ class Lowering:
     def _arrival(self, num_frames: int) -> Arrival:
         shape = (self._encoder_batch, num_frames * FRAME_SAMPLES)
         waveform: Any = jax.ShapeDtypeStruct(shape, jnp.float32)
-        return Arrival(waveform, self._entry(self._encoder_batch))
+        zeros_from: Any = jax.ShapeDtypeStruct(shape[:1], jnp.int32)
+        return Arrival(waveform, zeros_from, self._entry(self._encoder_batch))
 
     def _entry(self, num_rows: int) -> Entry:
         rows = (num_rows,)

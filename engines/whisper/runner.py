@@ -18,6 +18,7 @@ from headrace.engines.program_store import ProgramStore, ReadyPrograms, open_pro
 from headrace.engines.programs import ProgramKey, Programs
 from headrace.engines.whisper.alignment import Attended, Known
 from headrace.engines.whisper.beams import EndedTexts, Text, likeliest
+from headrace.engines.whisper.config import WindowFill
 from headrace.engines.whisper.lowering import FRAME_SAMPLES, Lowering
 from headrace.engines.whisper.model import WhisperModel
 from headrace.engines.whisper.repetition import LOOP_TOKENS_PER_S
@@ -47,6 +48,8 @@ class Job:
     """Number of the window in its recording: the seed of a sampled retry."""
     may_fit: bool = False
     """Whether the encoder may take less than 30 s where the audio is short."""
+    window_fill: WindowFill = "silence"
+    """What the encoder takes after the audio."""
 
     @property
     def num_forced(self) -> int:
@@ -258,9 +261,12 @@ class Runner:
 
     def _arrival(self, jobs: Sequence[Job], num_frames: int) -> Arrival:
         waveform = np.zeros((len(jobs), num_frames * FRAME_SAMPLES), np.float32)
+        zeros_from = np.full(len(jobs), waveform.shape[1], np.int32)
         for row, job in enumerate(jobs):
             waveform[row, : len(job.waveform)] = job.waveform
-        return Arrival(jnp.asarray(waveform), self._entry(jobs))
+            if job.window_fill == "zeros":
+                zeros_from[row] = len(job.waveform)
+        return Arrival(jnp.asarray(waveform), jnp.asarray(zeros_from), self._entry(jobs))
 
     def _entry(self, jobs: Sequence[Job]) -> Entry:
         tokens = np.zeros((len(jobs), self._decoding.max_length), np.int32)

@@ -78,6 +78,8 @@ class Arrival(NamedTuple):
     """Windows that enter slots, E at a time; the same window twice fills the batch up."""
 
     waveform: Float32[Array, "E samples"]
+    zeros_from: Int32[Array, " E"]
+    """Sample after which the spectrogram is zeros; a window's last for silence."""
     entry: Entry
 
 

@@ -2,11 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+import librosa
 import numpy as np
 import pytest
 from transformers import WhisperFeatureExtractor
 
-from headrace.audio import SAMPLE_RATE, load_audio, log_mel, log_mel_batch
+from headrace.audio import SAMPLE_RATE, fill_with_zeros, load_audio, log_mel, log_mel_batch
+from headrace.audio.mel import NUM_FFT, mel_filters
 
 TOLERANCE = 1e-4
 COMPILED = jax.jit(log_mel, static_argnums=1)
@@ -82,6 +84,23 @@ def test_log_mel_of_a_padded_window_equals_the_feature_extractor(extractor):
     np.testing.assert_allclose(ours, features, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("num_samples", [4 * SAMPLE_RATE, 64_059, 64_159, 159])
+def test_a_window_filled_with_zeros_equals_the_rule_of_openai(num_samples):
+    """The spectrogram of the recording and 30 s of silence, cut at its last whole frame, then zeros."""
+    speech = made("noise", num_samples)
+    spectrum = librosa.stft(
+        np.pad(speech, (0, 30 * SAMPLE_RATE)), n_fft=400, hop_length=160, window="hann", pad_mode="reflect"
+    )
+    power = np.abs(spectrum[:, :-1]) ** 2
+    decades = np.log10(np.maximum(librosa.filters.mel(sr=16_000, n_fft=400, n_mels=80) @ power, 1e-10))
+    scaled = (np.maximum(decades, decades.max() - 8) + 4) / 4
+    wanted = np.zeros((80, 3_000))
+    wanted[:, : num_samples // 160] = scaled[:, : num_samples // 160]
+    window = jnp.asarray(np.pad(speech, (0, 30 * SAMPLE_RATE - num_samples)))
+    ours = fill_with_zeros(log_mel(window, 80)[None], jnp.array([num_samples]))[0]
+    np.testing.assert_allclose(np.asarray(ours), wanted, rtol=0, atol=TOLERANCE)
+
+
 def test_silence_is_minus_one_and_a_half_everywhere():
     assert np.all(np.asarray(log_mel(jnp.zeros(SAMPLE_RATE, jnp.float32), 80)) == -1.5)
 
@@ -109,3 +128,11 @@ def test_other_numbers_of_mels_are_refused(num_mels):
 def test_lengths_that_are_not_whole_frames_are_refused(num_samples):
     with pytest.raises(ValueError, match="multiple of 160"):
         log_mel(jnp.zeros(num_samples, jnp.float32), 80)
+
+
+@pytest.mark.parametrize("num_mels", [80, 128])
+def test_filters_are_those_of_librosa_to_the_bit(num_mels):
+    from librosa.filters import mel
+
+    wanted = mel(sr=SAMPLE_RATE, n_fft=NUM_FFT, n_mels=num_mels)
+    np.testing.assert_array_equal(mel_filters(num_mels), wanted.T)

@@ -10,7 +10,9 @@ window a clip, one beam, no temperature fallback, no thresholds, no previous tex
     no_speech_prob       at the <|startoftranscript|> position, before any rule
     detected_language    by the language ids' logits there, with the gap to the second (base only)
     encoder_probe        last_hidden_state[frame, :4] for the frames of PROBE_FRAMES
-and for each mode (text, timestamps, translate):
+and for each mode (text, timestamps, translate; zeros: timestamps, and what the start says, where zeros, not
+silence, fill the features of the window after the recording's last whole frame, as openai/whisper's
+`transcribe` fills them; --zeros-only adds that to the rows of an OUT that is there):
     token_ids            generated ids, the closing eos included
     gaps                 after the logit rules, the largest logit minus the second; null where one id is left
     min_rule_margin      how far the nearest step is from the other side of the timestamp mass rule
@@ -291,9 +293,26 @@ def make_row(
     row |= start_facts(model, features)
     for name, options in modes.items():
         row[name] = decode(model, features, **options)
-        words = [i for i in row[name]["token_ids"] if i < model.generation_config.eos_token_id]
-        row[name]["output"] = tokenizer.decode(words)
+        row[name]["output"] = text_of(row[name], model, tokenizer)
     return row
+
+
+def make_zeros(
+    model: WhisperForConditionalGeneration, path: Path, language: str, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """A clip with timestamps where zeros, not silence, fill the features after its last whole frame."""
+    waveform = load_clip(path)
+    extractor = WhisperFeatureExtractor(feature_size=80)
+    features = extractor(waveform, sampling_rate=16_000, return_tensors="pt").input_features
+    features[:, :, len(waveform) // 160 :] = 0
+    multilingual = model.generation_config.is_multilingual
+    options = {"language": language, "task": "transcribe"} if multilingual else {}
+    row = start_facts(model, features) | decode(model, features, return_timestamps=True, **options)
+    return row | {"output": text_of(row, model, tokenizer)}
+
+
+def text_of(row: dict[str, Any], model: WhisperForConditionalGeneration, tokenizer: Tokenizer) -> str:
+    return tokenizer.decode([i for i in row["token_ids"] if i < model.generation_config.eos_token_id])
 
 
 def main() -> None:
@@ -302,19 +321,24 @@ def main() -> None:
     parser.add_argument("model", help="model.bin, or its parts joined by commas")
     parser.add_argument("speech", type=Path, help="the folder of the clips")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--zeros-only", action="store_true")
     args = parser.parse_args()
     parts = [Path(part) for part in args.model.split(",")]
     tokenizer = Tokenizer.from_file(str(parts[0].parent / "tokenizer.json"))
     checkpoint = CHECKPOINTS[args.name]
     model = load_model(checkpoint, parts, tokenizer)
-    rows = []
-    for clip, language in CLIPS[args.name].items():
+    rows: list[dict[str, Any]] = []
+    if args.zeros_only:
+        rows = json.loads(args.out.read_text())["rows"]
+    for clip, language in () if args.zeros_only else CLIPS[args.name].items():
         rows.append(make_row(model, args.speech / clip, language, tokenizer))
-        for mode in ("text", "timestamps", "translate"):
-            if mode in rows[-1]:
-                result = rows[-1][mode]
-                print(clip, mode, len(result["token_ids"]), result["min_gap"], result["min_rule_margin"],
-                      result["output"], flush=True)  # fmt: skip
+    for row in rows:
+        row["zeros"] = make_zeros(model, args.speech / row["file"], row["language"], tokenizer)
+        for mode in ("text", "timestamps", "translate", "zeros"):
+            if mode in row:
+                result = row[mode]
+                near = (result["min_gap"], result["min_rule_margin"])
+                print(row["file"], mode, len(result["token_ids"]), *near, result["output"], flush=True)
     header = {
         "model": f"{checkpoint.spec}, float32",
         "made_with": {"torch": torch.__version__, "transformers": transformers.__version__},

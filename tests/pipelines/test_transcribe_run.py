@@ -13,6 +13,7 @@ import pytest
 
 from headrace.engines import ConfigError, ModelError
 from headrace.pipelines import InputError, TranscribeConfig, run_transcribe
+from headrace.pipelines.transcribe import whisper_config
 
 CLIP = "speech/DeepSpeech__LDC93S1.wav"
 
@@ -99,6 +100,11 @@ def test_options_that_the_engine_refuses_are_refused_before_the_run(recordings: 
     with pytest.raises(ModelError, match="model_type"):
         run_transcribe(make_config(recordings, tmp_path / "out", model="demo:smollm2-135m"))
     assert not (tmp_path / "out").exists()
+
+
+def test_what_fills_a_window_reaches_the_engine(recordings: Path, tmp_path: Path):
+    assert whisper_config(make_config(recordings, tmp_path)).window_fill == "silence"
+    assert whisper_config(make_config(recordings, tmp_path, window_fill="zeros")).window_fill == "zeros"
 
 
 @pytest.mark.slow

@@ -104,6 +104,7 @@ def read_weights(
             if scale is not None:
                 scale_path = (*path[:-1], "kernel_scale")
                 loaded[scale_path] = layout.place(scale_path, scale)
+    checkpoint.unload()
     return loaded
 
 

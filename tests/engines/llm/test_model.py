@@ -1,11 +1,13 @@
 """The decoder against transformers, on tiny random Llama checkpoints (see golden/make_llama_goldens.py)."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from headrace.engines import native
 from headrace.engines.errors import ModelError
@@ -14,6 +16,8 @@ from headrace.engines.llm.attention import Backend
 from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, max_blocks, pack_prefill, unpack_prefill
 from headrace.engines.llm.families import load_decoder, read_model_config
 from headrace.engines.llm.kv_cache import make_cache
+from headrace.engines.llm.layers import Precision
+from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.request import LLMRequest, Sequence
 from headrace.engines.llm.sampling_params import SamplingParams
 from tests.engines.llm.conftest import FLOAT32, GOLDEN, VARIANTS, open_golden
@@ -112,3 +116,26 @@ def hidden_states(variant: str, *, is_packed: bool) -> np.ndarray:
     cache = make_cache(config, 2, PAGE_SIZE, BFLOAT16)
     hidden, _ = decoder(tokens, tokens, cache, attend_to_themselves)
     return np.asarray(hidden)
+
+
+def test_steps_in_a_loop_look_tokens_up_without_a_copy_of_the_embedding():
+    config = read_model_config(open_golden("gqa").config)
+    config = replace(config, layers=(), vocab_size=4096, tie_embeddings=True)
+    graph, weights = nnx.split(Decoder(config, Precision(BFLOAT16, is_int8=False, is_packed=False)))
+
+    def attend(projected, cache, rule):
+        raise AssertionError("there are no layers")
+
+    @jax.jit
+    def run(weights, tokens):
+        decoder = nnx.merge(graph, weights)
+
+        def step(_, tokens):
+            hidden, _ = decoder(tokens, tokens, (), attend)
+            return jnp.argmax(hidden, axis=-1).astype(jnp.int32)
+
+        return jax.lax.fori_loop(0, 4, step, tokens)
+
+    needed = run.lower(weights, jnp.arange(8, dtype=jnp.int32)).compile().memory_analysis()
+    assert needed is not None
+    assert needed.temp_size_in_bytes < config.vocab_size * config.hidden_size

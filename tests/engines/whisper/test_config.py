@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.engines.errors import ModelError
+from headrace.engines.errors import ConfigError, ModelError
 from headrace.engines.whisper import TranscribeOptions, WhisperConfig
 from headrace.engines.whisper.config import ModelDims, timestamps_mode
 
@@ -60,6 +60,11 @@ def test_an_unknown_task_is_refused():
 def test_counts_below_one_are_refused(name: str):
     with pytest.raises(ValueError, match=name):
         WhisperConfig(**{name: 0})
+
+
+def test_a_fitted_context_is_filled_with_silence_alone():
+    with pytest.raises(ConfigError, match="leave one out"):
+        WhisperConfig(window_fill="zeros", encoder_context="fit")
 
 
 def test_the_nearer_option_wins():

@@ -157,6 +157,18 @@ def test_what_lies_past_a_short_context_is_not_looked_at(random_runner: Runner):
     np.testing.assert_array_less(0, runner.align(fitted, tokens).probability[:6])
 
 
+def test_zeros_after_the_audio_are_heard_and_a_full_window_has_none(random_runner: Runner):
+    (short,) = windows(1)
+    long = replace(short, waveform=np.resize(short.waveform, 30 * 16_000))
+    logprobs = [
+        finish(random_runner, replace(job, window_fill=fill)).sum_logprob
+        for job in (short, long)
+        for fill in ("silence", "zeros")
+    ]
+    assert logprobs[0] != logprobs[1]
+    assert logprobs[2] == logprobs[3]
+
+
 def finish(runner: Runner, job: Job | None = None) -> Finished:
     """Runs one window, or the slot that was restarted, to its end."""
     if job is not None:
