@@ -17,6 +17,7 @@ from headrace.engines.native.kernels import (
     SELF_ATTENTION,
     ZEROS,
     is_available,
+    multiplies_bfloat16,
 )
 from headrace.engines.native.linear import (
     BEST_LEVEL,
@@ -69,6 +70,7 @@ __all__ = [
     "is_available",
     "linear",
     "linear_of_rows",
+    "multiplies_bfloat16",
     "pack_linear",
     "pack_weight",
     "packed_bias",

@@ -27,8 +27,10 @@ ZEROS = "headrace_zeros"
 KERNELS = 8
 """Version of the kernels' arguments: the same number stands in linear.cc."""
 
+AVX2_LEVEL = 1
+"""Below this instruction set XLA's own products are the faster ones."""
 BFLOAT16_LEVEL = 3
-"""Instruction set with bfloat16 products: below it XLA's own products are the faster ones."""
+"""From this one on CPUs multiply bfloat16; below it the kernels round to whole numbers."""
 
 _SYMBOLS = {
     PAGED_ATTENTION: "HeadracePagedAttention",
@@ -53,24 +55,38 @@ def is_available(kernel: str = PAGED_ATTENTION) -> bool:
     return jax.default_backend() == "cpu" and kernel in _registered()
 
 
+def multiplies_bfloat16(level: int) -> bool:
+    """Whether the kernels of this instruction set, or the machine's own where that is lower, multiply bfloat16."""
+    loaded = _load()
+    return loaded is not None and min(level, loaded.HeadraceLevel()) >= BFLOAT16_LEVEL
+
+
 @functools.cache
 def _registered() -> frozenset[str]:
     """Names of the kernels in the extension that this machine is to run; XLA knows them from then on."""
-    library = _find_library()
-    if library is None:
-        logger.info("attention runs in plain XLA: the native kernels were not built")
-        return frozenset()
-    loaded = ctypes.CDLL(str(library))
-    if not hasattr(loaded, "HeadraceKernels") or loaded.HeadraceKernels() != KERNELS:
-        logger.warning("the native kernels are those of another version: install it again to build them anew")
+    loaded = _load()
+    if loaded is None:
         return frozenset()
     built = dict(_SYMBOLS)
-    if loaded.HeadraceLevel() < BFLOAT16_LEVEL:
+    if loaded.HeadraceLevel() < AVX2_LEVEL:
         built = {name: symbol for name, symbol in built.items() if name in _AT_ANY_LEVEL}
     for name, symbol in built.items():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(loaded, symbol)), platform="cpu")
     logger.info("native kernels: %s", ", ".join(sorted(built)))
     return frozenset(built)
+
+
+@functools.cache
+def _load() -> ctypes.CDLL | None:
+    library = _find_library()
+    if library is None:
+        logger.info("attention runs in plain XLA: the native kernels were not built")
+        return None
+    loaded = ctypes.CDLL(str(library))
+    if not hasattr(loaded, "HeadraceKernels") or loaded.HeadraceKernels() != KERNELS:
+        logger.warning("the native kernels are those of another version: install it again to build them anew")
+        return None
+    return loaded
 
 
 def _find_library() -> Path | None:

@@ -16,7 +16,8 @@
 //   residual   f32 [rows, outputs] or empty  of all rows, or of one batch entry's
 //   result     f32 or bf16 [batch, rows, outputs]
 //
-// Inputs are rounded to bfloat16, products summed in float32; for weights of 8 bits each row of them is turned and
+// Inputs are rounded to bfloat16, products summed in float32; on CPUs without products of bfloat16 inputs and weights
+// are rounded to whole numbers of 13 bits (fixed_point.inc). For weights of 8 bits each row of inputs is turned and
 // rounded to 8 bits, with a scale of its own, and sums are exact. A row's result does not depend on the others.
 
 #include "parallel.h"
@@ -30,6 +31,9 @@ enum Activation : int64_t { kNone = 0, kGelu = 1, kGatedSilu = 2 };
 
 constexpr int64_t kScaleBytes = 64;
 
+// How rows lie once they are prepared.
+enum class Form { kHalves, kFixed, kBytes };
+
 struct LinearProblem {
   const float* input_floats;
   const uint16_t* input_halves;
@@ -42,11 +46,15 @@ struct LinearProblem {
   int64_t num_rows, rows_per_entry, entry_length, row_step, depth, padded, num_outputs, residual_rows;
   float epsilon;
   Activation activation;
+  Form form;
 
   int64_t num_columns() const { return activation == kGatedSilu ? 2 * num_outputs : num_outputs; }
 
-  // Of a prepared row; one of 8 bits has its scale behind it.
-  int64_t RowBytes() const { return scales != nullptr ? padded + kScaleBytes : padded * 2; }
+  // Of a prepared row; whole numbers have their scales behind them.
+  int64_t RowBytes() const {
+    if (form == Form::kBytes) return padded + kScaleBytes;
+    return padded * 2 + (form == Form::kFixed ? (padded / kSpan * 4 / 64 + 1) * 64 : 0);
+  }
 
   // Of a task: its rows stay in the second cache while columns pass.
   int64_t RowsOfTask() const { return std::max<int64_t>(32, std::min<int64_t>(512, (1 << 20) / RowBytes() / 32 * 32)); }
@@ -135,13 +143,15 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
   if ((problem.rows_per_entry - 1) * row_step + depth > problem.entry_length)
     return ffi::Error::InvalidArgument("rows reach past the input");
   const Level chosen = ChooseLevel(level);
+  problem.form = is_bytes ? Form::kBytes : chosen >= kBfloat16 ? Form::kHalves : Form::kFixed;
   const auto block = is_bytes ? VARIANT(chosen, LinearBytes) : VARIANT(chosen, LinearBlock);
   const Cut cut(problem, pool.num_threads());
-  if (cut.column_tasks > 1 && (is_bytes || problem.input_floats != nullptr)) {  // else each of them would do it
+  const bool is_ready = problem.form == Form::kHalves && problem.input_floats == nullptr;
+  if (cut.column_tasks > 1 && !is_ready) {  // else each of them would do it
     static thread_local Lines<uint8_t> rows;
     const int64_t blocks = (problem.num_rows + kRowsOfPreparation - 1) / kRowsOfPreparation;
     uint8_t* prepared = Room(rows, blocks * kRowsOfPreparation * problem.RowBytes());
-    const auto prepare = is_bytes ? VARIANT(chosen, PrepareBytes) : VARIANT(chosen, PrepareBlock);
+    const auto prepare = is_bytes ? VARIANT(chosen, PrepareBytes) : VARIANT(chosen, PrepareRows);
     ParallelFor(pool, blocks, [&](int64_t task) {
       const int64_t first = task * kRowsOfPreparation;
       prepare(problem, first, std::min(kRowsOfPreparation, problem.num_rows - first),

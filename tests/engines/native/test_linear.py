@@ -33,6 +33,14 @@ def random(*shape: int, dtype: jnp.dtype | type = jnp.float32) -> jax.Array:
     return jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape), dtype)
 
 
+def most_wrong(level: int, num_in: int, exact: float) -> float:
+    """Room for a product's error at this level: a random row's, of `num_in` inputs with a spread of 1.
+
+    Where the machine has no products of bfloat16 both sides are rounded, to a 4095th of the largest of 128.
+    """
+    return exact if native.multiplies_bfloat16(level) else 2e-3 * num_in**0.5
+
+
 def in_float64(x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> np.ndarray:
     rounded = np.asarray(x.astype(jnp.bfloat16), np.float64)
     y = rounded @ np.asarray(weight, np.float64).T
@@ -44,8 +52,9 @@ def in_float64(x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> np.nd
 @pytest.mark.parametrize("shape", [(1, 16, 16), (7, 48, 40), (33, 240, 100), (200, 64, 32), (600, 1216, 72)])
 def test_products_equal_those_in_float64(level: int, shape: tuple[int, int, int]):
     num_rows, num_in, num_out = shape
-    atol = max(1e-4, 2e-7 * num_in)  # sums of float32
+    atol = most_wrong(level, num_in, max(1e-4, 2e-7 * num_in))  # sums of float32
     x, weight, bias = random(num_rows, num_in), random(num_out, num_in, dtype=jnp.bfloat16), random(num_out)
+    x = x.astype(jnp.bfloat16).astype(jnp.float32)
     want = in_float64(x, weight, bias)
     got = linear(x, pack_linear(weight, bias), num_out, level=level)
     np.testing.assert_allclose(got, want, atol=atol)
@@ -94,8 +103,9 @@ def test_norm_activation_and_residual_are_those_of_xla(level: int):
     want = np.asarray(jax.nn.gelu(sums, approximate=False)) + np.asarray(residual)
     epilogue = Epilogue(gelu=True, residual=residual)
     got = linear(x, pack_linear(weight, bias), 32, norm=norm, epilogue=epilogue, level=level)
-    # A norm that differs in its last bit may round to another bfloat16: 1/256 of one input's product.
-    np.testing.assert_allclose(got, want, atol=5e-3)
+    # A norm that differs in its last bit may round to another bfloat16: 1/256 of one input's product. `want` has
+    # rounded rows, which the kernel has only where the machine multiplies bfloat16.
+    np.testing.assert_allclose(got, want, atol=5e-3 if native.multiplies_bfloat16(level) else 2e-2)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -108,8 +118,9 @@ def test_rows_are_normed_by_their_root_mean_square(level: int, num_rows: int):
     normed = rows / np.sqrt(np.mean(rows**2, axis=1, keepdims=True) + 0.5) * np.asarray(norm.scale)
     want = in_float64(jnp.asarray(normed, jnp.float32), weight, None)
     got = linear(x, pack_linear(weight, None), 512, norm=norm, level=level)
-    np.testing.assert_allclose(got, want, atol=0.02)
-    assert np.abs(got - want).mean() < 1e-3
+    is_rounded = native.multiplies_bfloat16(level)  # as `want` is
+    np.testing.assert_allclose(got, want, atol=0.02 if is_rounded else 0.1)
+    assert np.abs(got - want).mean() < (1e-3 if is_rounded else 1e-2)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -120,7 +131,8 @@ def test_a_gate_opens_and_closes_in_the_same_pass(level: int):
     rows = interleave_gate(np.asarray(weight))
     packed = PackedLinear(jnp.asarray(pack_weight(rows)), jnp.zeros(0, jnp.float32))
     got = linear(x, packed, 48, epilogue=Epilogue(gated=True), level=level)
-    np.testing.assert_allclose(got, want, atol=1e-6 * np.abs(want).max())
+    exact = native.multiplies_bfloat16(level)
+    np.testing.assert_allclose(got, want, atol=(1e-6 if exact else 1e-3) * np.abs(want).max())
 
 
 def test_gelu_is_exact_over_its_whole_range():
@@ -130,7 +142,7 @@ def test_gelu_is_exact_over_its_whole_range():
     for level in LEVELS:
         got = linear(x, packed, 32, epilogue=Epilogue(gelu=True), level=level)[:, 0]
         want = jax.nn.gelu(x[:, 0].astype(jnp.float32), approximate=False)
-        np.testing.assert_allclose(got, want, atol=1e-5)
+        np.testing.assert_allclose(got, want, atol=1e-5 if native.multiplies_bfloat16(level) else 2e-5)
 
 
 @pytest.mark.parametrize("level", [0, BEST_LEVEL])
@@ -156,7 +168,7 @@ def test_overlapping_rows_are_a_convolution(level: int, stride: int):
     packed = pack_linear(jnp.swapaxes(kernel, 1, 2).reshape(24, 48), None)
     padded = jnp.pad(x, ((0, 0), (1, 1), (0, 0))).reshape(2, 52 * 16)
     got = linear_of_rows(padded, packed, (48, 24), RowsOf(50 // stride, 16 * stride), level=level)
-    np.testing.assert_allclose(got, want, atol=1e-4)
+    np.testing.assert_allclose(got, want, atol=most_wrong(level, 48, 1e-4))
 
 
 def test_rows_that_reach_past_the_input_are_refused():
