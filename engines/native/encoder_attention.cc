@@ -4,7 +4,8 @@
 //   result   bf16 [batch, frames, width]
 //
 // A task is one head and some of its queries, 32 at a time, over 128 keys at a time with a running softmax.
-// Weights are rounded to bfloat16; sums are float32.
+// Weights are rounded to bfloat16; sums are float32. Where there are no products of bfloat16, numbers become whole ones
+// of 16 bits (encoder_pairs.inc).
 
 #include "parallel.h"
 #include "vectors.h"

@@ -95,6 +95,16 @@ def test_8_bits_of_real_sizes_cost_little_and_no_instruction_set_more(backend: A
     np.testing.assert_allclose(got, plain(heads(q[0]), k, v), atol=4e-3)  # theirs are rounded to bfloat16
 
 
+@pytest.mark.parametrize("backend", LEVELS)
+def test_the_largest_bytes_of_many_frames_are_summed_exactly(backend: Attention):
+    signs = jnp.where(jnp.arange(N * H) % 3 == 0, jnp.bfloat16(-1), jnp.bfloat16(1))
+    kv = jnp.broadcast_to(jnp.concatenate([jnp.ones_like(signs), signs]), (1500, 2 * N * H))
+    for sign in (1, -1):  # every score is the same, and every byte at its end
+        q = jnp.full((1, N * H), sign, jnp.bfloat16)
+        got = backend.to_frames(q, put_one(backend, kv), Frames(jnp.array([1]), jnp.array([1500])))
+        np.testing.assert_array_equal(got[0].astype(jnp.float32), signs.astype(jnp.float32))
+
+
 @needs_native
 def test_a_row_reads_its_frames_alike_whatever_the_others_are():
     backend = NativeAttention(N)
@@ -131,6 +141,32 @@ def test_encoder_attention_equals_full_scores(backend: Attention, frames: int):
     want = XLA.of_frames(qkv)
     got = backend.of_frames(qkv)
     np.testing.assert_allclose(got.astype(jnp.float32), want.astype(jnp.float32), atol=3e-2)
+
+
+@pytest.mark.parametrize("backend", LEVELS)
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
+def test_encoder_attention_sums_the_largest_numbers(backend: Attention, size: float):
+    signs = jnp.where(jnp.arange(N * H) % 3 == 0, -size, size)
+    qkv = jnp.broadcast_to(jnp.concatenate([signs, signs, signs]), (1, 300, 3 * N * H)).astype(jnp.bfloat16)
+    got = backend.of_frames(qkv)  # every score is the same
+    np.testing.assert_array_equal(got.astype(jnp.float32), qkv[..., : N * H].astype(jnp.float32))
+
+
+@pytest.mark.parametrize("backend", LEVELS)
+def test_encoder_attention_bears_numbers_that_stand_out(backend: Attention):
+    qkv = random(1, 200, 3 * N * H).at[:, :, 5 :: N * H].mul(jnp.bfloat16(12.0))
+    qkv = qkv.at[0, 3].set(jnp.bfloat16(0.0)).at[0, 4, : 2 * N * H].set(jnp.bfloat16(0.0)).at[0, 4, 7].set(20.0)
+    want = XLA.of_frames(qkv.astype(jnp.float32))
+    np.testing.assert_allclose(backend.of_frames(qkv).astype(jnp.float32), want, atol=3e-2, rtol=1e-2)
+
+
+@needs_native
+def test_encoder_attention_of_a_frame_is_the_same_in_any_window():
+    qkv = random(1, 150, 3 * N * H)
+    backend = NativeAttention(N)
+    moved = jnp.concatenate([random(1, 150, 3 * N * H), qkv])
+    for got in (backend.of_frames(qkv)[0], backend.of_frames(moved)[1]):
+        np.testing.assert_array_equal(got.astype(jnp.float32), backend.of_frames(qkv)[0].astype(jnp.float32))
 
 
 @pytest.mark.parametrize("frames", [600, 77])
