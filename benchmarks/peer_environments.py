@@ -28,6 +28,9 @@ llama.cpp's is xllamacpp, which has wheels, built for any x86 processor with AVX
 and would be compiled for minutes.
 """
 
+REMOVED = {"openvino": ["torchvision"]}
+"""What an installation brings along that is not built for this torch and breaks its imports: it is for pictures."""
+
 LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
 """Of vLLM's requirements: torch is there, the others are for pictures and sound."""
 
@@ -49,13 +52,16 @@ def environment(name: str, root: Path) -> Path:
     if not marker.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         for arguments in PACKAGES[name]:
-            _pip(python, [_requirements(python) if one == "{requirements}" else one for one in arguments])
+            filled = [_requirements(python) if one == "{requirements}" else one for one in arguments]
+            _pip(python, ["install", *filled])
+        if name in REMOVED:
+            _pip(python, ["uninstall", "--yes", *REMOVED[name]])
         marker.touch()
     return python
 
 
 def _pip(python: Path, arguments: list[str]) -> None:
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    command = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
@@ -71,7 +77,7 @@ def _requirements(python: Path) -> str:
         "    if one.marker is None or one.marker.evaluate({'extra': ''}):\n"
         "        print(str(one).partition(';')[0])\n"
     )
-    _pip(python, ["packaging"])
+    _pip(python, ["install", "packaging"])
     listed = subprocess.run([str(python), "-c", script], capture_output=True, text=True, check=True).stdout
     kept = [line for line in listed.splitlines() if _project(line) not in LEFT_OUT]
     path = python.parents[1] / "requirements.txt"
