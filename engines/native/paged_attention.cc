@@ -22,7 +22,7 @@
 // A task is a block of one row's tokens and a kv head, or all of them where there are many rows. The context is walked
 // in tiles of 64 tokens with a running softmax, so that a token's result depends on its own row alone. A window of
 // w > 0 hides keys w or more tokens back; a soft cap of c > 0 makes a score c * tanh(score / c). Sums are float32;
-// with bfloat16 pages queries and the softmax's weights are rounded too.
+// with bfloat16 pages queries and the softmax's weights are rounded too where there are products of bfloat16.
 
 #include "parallel.h"
 #include "vectors.h"
