@@ -116,7 +116,7 @@ class Linear(nnx.Module):
 
 
 class PackedProduct(nnx.Module):
-    """As `Linear`, by the native kernel: faster on CPUs with AMX or AVX-512-BF16.
+    """As `Linear`, by the native kernel: faster on CPUs with AMX, AVX-512 or AVX2.
 
     With int8 weights each row of inputs is rounded to 8 bits as well, with a scale of its own. A row's result
     does not depend on the other rows, nor on their number.

@@ -155,6 +155,29 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(level: int, num_in: int):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_the_largest_sums_zeros_and_nan_stay_what_they_are(level: int):
+    """In whole numbers a span of 128 inputs that are all as large as can be just fits its sum of 32 bits."""
+    x = jnp.stack([jnp.full(1216, 3.0), jnp.full(1216, -3.0), jnp.zeros(1216), jnp.full(1216, jnp.nan)])
+    weight = jnp.concatenate([jnp.full((16, 1216), 5.0), jnp.zeros((16, 1216))]).astype(jnp.bfloat16)
+    got = np.asarray(linear(x, pack_linear(weight, None), 32, level=level))
+    np.testing.assert_allclose(got[:3, :16], np.outer([18240.0, -18240.0, 0.0], np.ones(16)), rtol=1e-6)
+    np.testing.assert_array_equal(got[:3, 16:], 0.0)
+    assert np.isnan(got[3]).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_large_costs_others_nothing_outside_its_span(level: int):
+    x = random(9, 384).astype(jnp.bfloat16).astype(jnp.float32)
+    weight = random(64, 384, dtype=jnp.bfloat16)
+    weight = weight.at[:, 5].set(0)
+    large = x.at[:, 5].set(4096.0)  # the first span has a coarse scale
+    want = in_float64(x.at[:, :128].set(0.0), weight, None)
+    packed = pack_linear(weight.at[:, :128].set(0), None)
+    got = linear(large, packed, 64, level=level)
+    np.testing.assert_allclose(got, want, atol=most_wrong(level, 256, 1e-4))
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_overlapping_rows_are_a_convolution(level: int, stride: int):
     x, kernel = random(2, 50, 16, dtype=jnp.bfloat16), random(24, 16, 3, dtype=jnp.bfloat16)
