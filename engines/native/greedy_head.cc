@@ -5,6 +5,8 @@
 //   token      s32 [rows]                 of the largest logit, the first of equals
 //   logprob    f32 [rows]
 //
+// On CPUs without products of bfloat16 both sides are rounded to whole numbers of 13 bits (fixed_point.inc).
+//
 // The logits never leave the cache: a task works through a part of the vocabulary in blocks of 32 tokens and
 // 32 rows and keeps the running peak, its token and the sum of exponentials of each row. The rows of the table
 // take the part of the inputs in the product, so that the lanes of a vector are rows of the batch.

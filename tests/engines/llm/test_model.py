@@ -95,17 +95,19 @@ def test_a_missing_or_misshapen_weight_is_named():
 @pytest.mark.skipif(not native.is_available(native.LINEAR), reason="the native kernels are not built")
 @pytest.mark.parametrize("variant", ["gqa", "biases"])
 def test_packed_weights_give_the_hidden_states_of_plain_ones(variant):
-    plain, packed = (hidden_states(variant, is_packed=is_packed) for is_packed in (False, True))
-    # Sums run in another order, and a sum that differs in its last bit may round to another bfloat16.
+    plain, packed = (hidden_states(variant, BFLOAT16, is_packed=is_packed) for is_packed in (False, True))
+    # Sums run in another order, and a sum that differs in its last bit may round to another bfloat16. Where the
+    # machine has no products of bfloat16 inputs are rounded elsewhere.
     np.testing.assert_allclose(packed, plain, atol=0.06)
-    assert np.abs(packed - plain).mean() < 0.004
+    exact = hidden_states(variant, FLOAT32, is_packed=False)
+    assert np.abs(packed - exact).mean() < 1.05 * np.abs(plain - exact).mean()
 
 
-def hidden_states(variant: str, *, is_packed: bool) -> np.ndarray:
-    """Those of a prompt in bfloat16, without attention between its tokens."""
+def hidden_states(variant: str, dtype: jnp.dtype, *, is_packed: bool) -> np.ndarray:
+    """Those of a prompt, without attention between its tokens."""
     checkpoint = open_golden(variant)
     config = read_model_config(checkpoint.config)
-    decoder = load_decoder(checkpoint, config, BFLOAT16, is_packed=is_packed)
+    decoder = load_decoder(checkpoint, config, dtype, is_packed=is_packed)
 
     def attend_to_themselves(projected, cache, rule):
         _, _, values = projected.split()
@@ -113,7 +115,7 @@ def hidden_states(variant: str, *, is_packed: bool) -> np.ndarray:
         return jnp.repeat(values, group, axis=1), cache
 
     tokens = jnp.arange(3, 40, dtype=jnp.int32)
-    cache = make_cache(config, 2, PAGE_SIZE, BFLOAT16)
+    cache = make_cache(config, 2, PAGE_SIZE, dtype)
     hidden, _ = decoder(tokens, tokens, cache, attend_to_themselves)
     return np.asarray(hidden)
 
