@@ -29,7 +29,7 @@ and would be compiled for minutes.
 """
 
 REMOVED = {"openvino": ["torchvision"]}
-"""What an installation brings along that is not built for this torch and breaks its imports: it is for pictures."""
+"""What comes along, is for pictures, and breaks the imports since it is not built for this torch."""
 
 LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
 """Of vLLM's requirements: torch is there, the others are for pictures and sound."""

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from headrace.engines import native
 
 MATRIX_SHAPES = ((512, 1024, 4096), (1024, 1024, 1024), (256, 576, 1536))
 """Rows, inputs and outputs of the products that look for the peak."""
@@ -51,6 +54,9 @@ def measure_limits(seconds: float = 0.5) -> MachineLimits:
         (MATRIX_SHAPES, COPY_BYTES) if is_cpu else (ACCELERATOR_SHAPES, ACCELERATOR_COPY_BYTES)
     )
     matrix = {name: max(_matrix_rate(shape, name, seconds) for shape in shapes) for name in SUMS}
+    if native.is_available(native.LINEAR):
+        own = max(_native_rate(shape, seconds) for shape in shapes)
+        matrix["bfloat16"] = max(matrix["bfloat16"], own)
     return MachineLimits(matrix, _copy_rate(num_bytes, seconds))
 
 
@@ -67,6 +73,14 @@ def _matrix_rate(shape: tuple[int, int, int], dtype: str, seconds: float) -> flo
     left, right = jnp.ones((rows, depth), dtype), jnp.ones((depth, width), dtype)
     product = jax.jit(lambda a, b: jnp.dot(a, b, preferred_element_type=SUMS[dtype]))
     return 2 * rows * depth * width / _best_time(lambda: product(left, right), seconds)
+
+
+def _native_rate(shape: tuple[int, int, int], seconds: float) -> float:
+    """That of the native kernel, which may be faster than XLA's product."""
+    rows, depth, width = shape
+    x, packed = jnp.ones((rows, depth), jnp.bfloat16), native.pack_linear(np.ones((width, depth)), None)
+    product = jax.jit(lambda x, packed: native.linear(x, packed, width))
+    return 2 * rows * depth * width / _best_time(lambda: product(x, packed), seconds)
 
 
 def _copy_rate(num_bytes: int, seconds: float) -> float:

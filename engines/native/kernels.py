@@ -56,7 +56,7 @@ def is_available(kernel: str = PAGED_ATTENTION) -> bool:
 
 
 def multiplies_bfloat16(level: int) -> bool:
-    """Whether the kernels of this instruction set, or the machine's own where that is lower, multiply bfloat16."""
+    """Whether the kernels of this instruction set, or of the machine's where that is lower, do so."""
     loaded = _load()
     return loaded is not None and min(level, loaded.HeadraceLevel()) >= BFLOAT16_LEVEL
 
