@@ -19,9 +19,9 @@ def greedy_head(
 ) -> tuple[Int32[Array, " R"], Float32[Array, " R"]]:
     """Each row's most likely token, the first of equals, and its log-probability (to 1e-5).
 
-    The hidden states are rounded to bfloat16, products are summed in float32. CPUs without products of bfloat16
-    multiply whole numbers of 13 bits: log-probabilities are then right to some 1e-3. A row's result does not
-    depend on the others, nor on their number.
+    The hidden states are rounded to bfloat16, products are summed in float32. CPUs without products of
+    bfloat16 multiply whole numbers of 13 bits: log-probabilities are then right to some 1e-3. A row's result
+    does not depend on the others, nor on their number.
     """
     num_rows = hidden.shape[0]
     shapes = (

@@ -147,8 +147,8 @@ def linear(
     """residual + gelu(norm(x) W + b), inputs rounded to bfloat16, summed in float32.
 
     CPUs without products of bfloat16 round inputs and weights to whole numbers of 13 bits instead, with a
-    scale for each 128 of a row's or an output's: nearer to float32. For weights of 8 bits each row of inputs is
-    rounded to 8 bits, with a scale of its own. A norm takes float32 rows. The length of float32 rows is a
+    scale for each 128 of a row's or an output's: nearer to float32. For weights of 8 bits each row of inputs
+    is rounded to 8 bits, with a scale of its own. A norm takes float32 rows. The length of float32 rows is a
     multiple of 16.
     """
     num_rows = int(np.prod(x.shape[:-1]))

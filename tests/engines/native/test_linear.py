@@ -103,8 +103,8 @@ def test_norm_activation_and_residual_are_those_of_xla(level: int):
     want = np.asarray(jax.nn.gelu(sums, approximate=False)) + np.asarray(residual)
     epilogue = Epilogue(gelu=True, residual=residual)
     got = linear(x, pack_linear(weight, bias), 32, norm=norm, epilogue=epilogue, level=level)
-    # A norm that differs in its last bit may round to another bfloat16: 1/256 of one input's product. `want` is
-    # made of rounded rows, as the kernel's is only where the machine multiplies bfloat16.
+    # A norm that differs in its last bit may round to another bfloat16: 1/256 of one input's product. `want`
+    # is made of rounded rows, as the kernel's is only where the machine multiplies bfloat16.
     np.testing.assert_allclose(got, want, atol=5e-3 if native.multiplies_bfloat16(level) else 2e-2)
 
 
