@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headrace.audio.fetching import FetchLimits
     from headrace.audio.loading import Reading, load_audio, stream_audio
     from headrace.audio.mel import fill_with_zeros, log_mel, log_mel_batch
+    from headrace.audio.pauses import find_pauses
     from headrace.audio.recording import SAMPLE_RATE, AudioSource, Ending, ReadableFile, Recording
     from headrace.audio.silero import VadError, silero_judge
     from headrace.audio.vad import PackedSpeech, SpeechPacker
@@ -35,6 +36,7 @@ __all__ = [
     "WindowStream",
     "cut_windows",
     "fill_with_zeros",
+    "find_pauses",
     "load_audio",
     "log_mel",
     "log_mel_batch",
@@ -47,6 +49,7 @@ _HOMES = {
     "fetching": ("FetchLimits",),
     "loading": ("Reading", "load_audio", "stream_audio"),
     "mel": ("fill_with_zeros", "log_mel", "log_mel_batch"),
+    "pauses": ("find_pauses",),
     "recording": ("SAMPLE_RATE", "AudioSource", "Ending", "ReadableFile", "Recording"),
     "silero": ("VadError", "silero_judge"),
     "vad": ("PackedSpeech", "SpeechPacker"),

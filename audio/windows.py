@@ -1,15 +1,18 @@
-"""Cuts a recording into windows that overlap by strides."""
+"""Cuts a recording into windows that end in pauses or overlap by strides."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from headrace.audio.pauses import longest_pause
 from headrace.audio.recording import SAMPLE_RATE
 
 Seconds = float | int
 MAX_CHUNK_S = 30.0
 """The longest window that Whisper's encoder takes."""
+LEAST_CHUNK_SHARE = 2 / 3
+"""Share of a window's longest length before which it is not ended in a pause."""
 
 
 class Window(NamedTuple):
@@ -77,7 +80,8 @@ def _lengths(
 class WindowStream:
     """Cuts samples that come block by block into the windows of `cut_windows`, each with its samples.
 
-    Holds one window and the newest block.
+    With `at_pauses` a window ends in the longest pause of its last third, if there is one, and has no stride
+    there: nothing is decoded twice, and no word is cut. Holds one window and the newest block.
 
     Raises:
       ValueError: as `cut_windows`.
@@ -87,26 +91,41 @@ class WindowStream:
         self,
         chunk_length_s: Seconds = MAX_CHUNK_S,
         stride_length_s: Seconds | Sequence[Seconds] | None = None,
+        *,
+        at_pauses: bool = False,
     ) -> None:
         self._chunk, self._left, self._right = _lengths(chunk_length_s, stride_length_s)
+        self._at_pauses = at_pauses
         self._start = 0
+        self._stride_left = 0  # of the next window
         self._held = np.zeros(0, np.float32)
 
     def add(self, samples: np.ndarray) -> Iterator[tuple[Window, np.ndarray]]:
         """The windows that the samples complete; one that may be the last waits for `finish`."""
         self._held = np.concatenate([self._held, samples])
         while len(self._held) > self._chunk:
-            yield self._window(self._chunk, self._right)
-            step = self._chunk - self._left - self._right
-            self._start += step
-            self._held = self._held[step:]
+            pause = self._pause() if self._at_pauses else None
+            if pause is not None:
+                yield self._window(pause, 0)
+                self._go_on(pause, 0)
+            else:
+                yield self._window(self._chunk, self._right)
+                self._go_on(self._chunk - self._left - self._right, self._left)
 
     def finish(self) -> Iterator[tuple[Window, np.ndarray]]:
         """The last window, if there is one."""
         if len(self._held):
             yield self._window(len(self._held), 0)
 
+    def _pause(self) -> int | None:
+        """Where the next window ends in a pause."""
+        return longest_pause(self._held[: self._chunk], round(self._chunk * LEAST_CHUNK_SHARE))
+
     def _window(self, length: int, stride_right: int) -> tuple[Window, np.ndarray]:
-        stride_left = self._left if self._start else 0
-        window = Window(self._start, self._start + length, stride_left, stride_right)
+        window = Window(self._start, self._start + length, self._stride_left, stride_right)
         return window, self._held[:length].copy()
+
+    def _go_on(self, step: int, stride_left: int) -> None:
+        self._start += step
+        self._stride_left = stride_left
+        self._held = self._held[step:]

@@ -264,7 +264,8 @@ class TranscribeConfig(RunConfig):
     chunk_length_s: float = 30.0
     """Length of the windows that long recordings are cut into, in seconds, at most 30."""
     stride_length_s: float | tuple[float, float] | None = None
-    """Overlap of windows on each side, or left,right, in seconds (default: chunk_length_s / 6)."""
+    """Overlap of windows on each side, or left,right, in seconds (default: none where a window can end in a
+    pause, else chunk_length_s / 6)."""
     mode: Mode = "chunked"
     """All windows of a recording at once, or each where the last one's text ended (slower for few files)."""
     encoder_context: EncoderContext = "full"

@@ -58,7 +58,8 @@ class WhisperConfig(Serializable):
     chunk_length_s: float = 30.0
     """Seconds of a window, strides included; more than both strides, at most 30."""
     stride_length_s: Stride = None
-    """Seconds shared with the neighbour, left and right; None: a sixth of chunk_length_s each."""
+    """Seconds shared with the neighbour, left and right; None: windows end in the longest pause of their last
+    third and share nothing, and where there is no pause a sixth of chunk_length_s each."""
     mode: Mode = "chunked"
     """"chunked": all windows of a recording at once; "sequential": each begins where the last text ended."""
     vad: bool = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headrace.audio import SAMPLE_RATE
+from headrace.audio import SAMPLE_RATE, find_pauses
 from headrace.engines.whisper.config import Timestamps, WhisperConfig
 from headrace.engines.whisper.longform import segments_of, text_of, translated
 from headrace.engines.whisper.plans import Outcome, Plan, Turn
@@ -22,7 +22,7 @@ from headrace.engines.whisper.quality import (
 from headrace.engines.whisper.results import Transcription
 from headrace.engines.whisper.runner import Finished, Job, Runner
 from headrace.engines.whisper.tokenizer import WhisperTokenizer
-from headrace.engines.whisper.words import TokenTimes, find_pauses, token_times
+from headrace.engines.whisper.words import TokenTimes, token_times
 
 OF_TRANSLATIONS = ("repetition", "low_confidence")
 """Flags of a translation that are not those of the transcription beside it."""
@@ -150,7 +150,7 @@ class WhisperCore:
         if decode.progress.started_at is None:
             decode.progress.started_at = time.monotonic()
         self.counters["windows"] += 1
-        with_timestamps = request.timestamps != "none" or turn.is_joined
+        with_timestamps = request.timestamps != "none" or turn.is_part
         prompt = self._tokenizer.special.prompt(
             request.language, _first_task(request), with_timestamps=with_timestamps, previous=turn.previous
         )
@@ -160,7 +160,7 @@ class WhisperCore:
             prompt=tuple(prompt),
             with_timestamps=with_timestamps,
             number=turn.number,
-            may_fit=self._config.encoder_context == "fit" and not turn.is_joined,
+            may_fit=self._config.encoder_context == "fit" and not turn.is_part,
             window_fill=self._config.window_fill,
         )
 
@@ -213,7 +213,7 @@ class WhisperCore:
         assert outcome.attempt is not None, "silence is not translated"
         decode.outcome, decode.attempts = outcome, []
         request = decode.progress.request
-        with_timestamps = request.timestamps != "none" or decode.turn.is_joined
+        with_timestamps = request.timestamps != "none" or decode.turn.is_part
         prompt = self._tokenizer.special.prompt(
             outcome.attempt.language, "translate", with_timestamps=with_timestamps
         )

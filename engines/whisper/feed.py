@@ -83,6 +83,8 @@ class Clip(NamedTuple):
     """Its samples; None for digital silence."""
     pieces: tuple[tuple[int, int], ...] = ()
     """Where samples in between are left out: start and stop of the parts, in samples of the recording."""
+    is_part: bool = False
+    """Whether the recording has other windows."""
 
 
 class ClipFeed:

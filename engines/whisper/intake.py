@@ -158,7 +158,8 @@ class Intake:
         if options.vad:
             packer = SpeechPacker(silero_judge(), options.chunk_length_s)
             return _SpeechCutter(packer, feed), ChunkedPlan(feed, chunking)
-        windows = WindowStream(options.chunk_length_s, options.stride_length_s)
+        stride_s = options.stride_length_s
+        windows = WindowStream(options.chunk_length_s, stride_s, at_pauses=stride_s is None)
         return _ChunkCutter(windows, feed, self._config.silence_dbfs), ChunkedPlan(feed, chunking)
 
 
@@ -170,7 +171,7 @@ class _Cutter(Protocol):
 
 
 class _ChunkCutter:
-    """Windows of one length, with overlaps, into a feed."""
+    """Windows that end in pauses or overlap, into a feed."""
 
     def __init__(self, windows: WindowStream, feed: ClipFeed, silence_dbfs: float) -> None:
         self._windows = windows
@@ -178,16 +179,17 @@ class _ChunkCutter:
         self._silence_dbfs = silence_dbfs
 
     def add(self, samples: np.ndarray) -> None:
-        self._put(self._windows.add(samples))
+        self._put(self._windows.add(samples), is_followed=True)
 
     def end(self, ending: Ending) -> None:
-        self._put(self._windows.finish())
+        self._put(self._windows.finish(), is_followed=False)
         self._feed.end(ending)
 
-    def _put(self, cut: Iterable[tuple[Window, np.ndarray]]) -> None:
+    def _put(self, cut: Iterable[tuple[Window, np.ndarray]], *, is_followed: bool) -> None:
         for window, waveform in cut:
             is_silent = is_digital_silence(waveform, self._silence_dbfs)
-            self._feed.put(Clip(window, None if is_silent else waveform))
+            is_part = window.start > 0 or is_followed
+            self._feed.put(Clip(window, None if is_silent else waveform, is_part=is_part))
 
 
 class _SpeechCutter:
@@ -196,17 +198,22 @@ class _SpeechCutter:
     def __init__(self, packer: SpeechPacker, feed: ClipFeed) -> None:
         self._packer = packer
         self._feed = feed
+        self._has_put = False
 
     def add(self, samples: np.ndarray) -> None:
-        self._put(self._packer.add(samples))
+        for packed in self._packer.add(samples):
+            self._put(packed, is_part=True)
 
     def end(self, ending: Ending) -> None:
-        self._put(self._packer.finish())
+        last = list(self._packer.finish())
+        for packed in last:
+            self._put(packed, is_part=self._has_put or len(last) > 1)
         self._feed.end(ending, max(ending.duration_s - self._packer.kept_s, 0.0))
 
-    def _put(self, packed: Iterable[PackedSpeech]) -> None:
-        for pieces, waveform in packed:
-            self._feed.put(Clip(Window(pieces[0][0], pieces[-1][1], 0, 0), waveform, pieces))
+    def _put(self, packed: PackedSpeech, *, is_part: bool) -> None:
+        window = Window(packed.pieces[0][0], packed.pieces[-1][1], 0, 0)
+        self._feed.put(Clip(window, packed.waveform, packed.pieces, is_part))
+        self._has_put = True
 
 
 class _Delivery:

@@ -31,8 +31,8 @@ class Turn(NamedTuple):
     waveform: np.ndarray
     previous: tuple[int, ...]
     """Tokens that count as said before."""
-    is_joined: bool
-    """Whether its text is joined to its neighbours' by time, for which timestamps are needed."""
+    is_part: bool
+    """Whether the recording has other windows: timestamps tell how texts are joined, and if one is whole."""
 
 
 class Outcome(NamedTuple):
@@ -135,8 +135,8 @@ class ChunkedPlan:
         clip = self._feed.pop()
         assert clip.waveform is not None, "a silent window is not decoded"
         self._texts.append(WindowText(clip.window, None, pieces=clip.pieces))
-        is_joined = bool(clip.window.stride_left or clip.window.stride_right)
-        return Turn(len(self._texts) - 1, clip.window, clip.waveform, self._chunking.previous, is_joined)
+        previous = self._chunking.previous
+        return Turn(len(self._texts) - 1, clip.window, clip.waveform, previous, clip.is_part)
 
     def put(self, turn: Turn, outcome: Outcome) -> None:
         text = self._texts[turn.number]._replace(**outcome._asdict())
@@ -160,8 +160,8 @@ class ChunkedPlan:
     def _unsaid_start(self, turn: Turn, attempt: Attempt | None) -> int | None:
         """The sample of the window from which on neither its text nor the next window has what is said.
 
-        The next window begins in the middle of a word: any part of the speech before it is missed. At the
-        recording's end less than a second is not worth a window, nor is any rest after no second of text.
+        A next window that overlaps begins in the middle of a word: any part of the speech before it is
+        missed. Else less than a second is not worth a window, nor is any rest after no second of text.
         """
         unsaid = None if attempt is None else unsaid_from(attempt.token_ids, self._chunking.special)
         if unsaid is None:

@@ -5,23 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.audio import SAMPLE_RATE
 from headrace.engines.whisper.results import Word
 
 SECONDS_PER_FRAME = 0.02
 """Time from one encoder position to the next."""
-MIN_PAUSE_S = 0.08
-"""Shorter silences are parts of sounds (the closure before a p, t or k)."""
 SNAP_S = 0.4
 """How far from a border between words, as the decoder saw it, a pause may lie that is that border."""
-PAUSE_DB = 30.0
-"""Sound this much below the loud parts of a window is a pause."""
-NOISY_PAUSE_DB = 20.0
-"""The same where there is noise: sound so far below, and no louder than just above the window's noise."""
-NOISE_DB = 8.0
-"""How far above the window's noise a noisy pause may be."""
-PAUSE_HOP = SAMPLE_RATE // 100
-"""Samples from one measurement of loudness to the next: 10 ms."""
 OPENING = frozenset("\"'“¿([{-")
 """Punctuation that belongs to the word after it."""
 
@@ -87,20 +76,6 @@ def first_frames(cost: np.ndarray) -> np.ndarray:
         else:
             column -= 1
     return first
-
-
-def find_pauses(waveform: np.ndarray) -> tuple[tuple[float, float], ...]:
-    """Start and end, in seconds, of the stretches of a window that are much quieter than its speech."""
-    num_hops = len(waveform) // PAUSE_HOP
-    if num_hops == 0:
-        return ()
-    power = np.mean(np.square(waveform[: num_hops * PAUSE_HOP].reshape(num_hops, PAUSE_HOP)), axis=1)
-    noise, loud = np.percentile(power, [5, 90])
-    noisy = min(noise * 10 ** (NOISE_DB / 10), loud * 10 ** (-NOISY_PAUSE_DB / 10))
-    quiet = power < max(loud * 10 ** (-PAUSE_DB / 10), noisy)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], quiet, [False]]).astype(np.int8)))
-    runs = edges.reshape(-1, 2) * (PAUSE_HOP / SAMPLE_RATE)
-    return tuple((float(start), float(end)) for start, end in runs if end - start >= MIN_PAUSE_S)
 
 
 def around_pauses(words: Sequence[Spoken], pauses_s: Sequence[tuple[float, float]]) -> list[Spoken]:

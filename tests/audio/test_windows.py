@@ -99,3 +99,25 @@ def test_a_stream_is_cut_like_a_whole_recording(num_samples: int, stride):
     assert [window for window, _ in cut] == cut_windows(num_samples, 30.0, stride)
     for window, waveform in cut:
         np.testing.assert_array_equal(waveform, sound[window.start : window.stop])
+
+
+@pytest.mark.parametrize("block", [7_000, 480_000, 3_000_000])
+def test_a_stream_is_cut_in_pauses_and_overlaps_where_there_are_none(block: int):
+    """Pauses at 4 to 5, 22 to 22.4, 28 to 29 and 54 s, noise else: two cuts, then overlaps."""
+    sound = np.random.default_rng(0).normal(size=110 * SAMPLE_RATE).astype(np.float32)
+    for start_s, stop_s in ((4, 5), (22, 22.4), (28, 29), (54, 54.5)):
+        sound[round(start_s * SAMPLE_RATE) : round(stop_s * SAMPLE_RATE)] *= 0.001
+    windows = WindowStream(at_pauses=True)
+    cut = [
+        each for start in range(0, len(sound), block) for each in windows.add(sound[start : start + block])
+    ]
+    cut += windows.finish()
+    assert [tuple(np.round(np.array(window) / SAMPLE_RATE, 1)) for window, _ in cut] == [
+        (0, 28.5, 0, 0),
+        (28.5, 54.2, 0, 0),
+        (54.2, 84.2, 0, 5),
+        (74.2, 104.2, 5, 5),
+        (94.2, 110, 5, 0),
+    ]
+    for window, waveform in cut:
+        np.testing.assert_array_equal(waveform, sound[window.start : window.stop])

@@ -14,7 +14,6 @@ from headrace.engines.whisper.config import ModelDims
 from headrace.engines.whisper.words import (
     Spoken,
     around_pauses,
-    find_pauses,
     first_frames,
     token_times,
     with_punctuation,
@@ -73,19 +72,6 @@ def test_the_median_filter_takes_medians():
     padded = np.pad(weights[..., :12], ((0, 0), (0, 0), (3, 3)), mode="reflect")
     want = np.median(np.lib.stride_tricks.sliding_window_view(padded, 7, axis=-1), axis=-1)
     np.testing.assert_array_equal(smooth[..., :12], want)
-
-
-def test_pauses_are_found_in_clean_and_in_noisy_speech():
-    rng = np.random.default_rng(0)
-    speech = rng.normal(size=32_000).astype(np.float32) * 0.1
-    for noise in (0.0, 0.006):
-        sound = speech.copy()
-        sound[8_000:12_000] = 0
-        sound += rng.normal(size=32_000).astype(np.float32) * noise
-        ((start_s, end_s),) = find_pauses(sound)
-        assert (start_s, end_s) == pytest.approx((0.5, 0.75), abs=0.011)
-    assert find_pauses(speech) == ()
-    assert find_pauses(np.zeros(0, np.float32)) == ()
 
 
 def test_a_pause_near_a_border_becomes_the_border():
