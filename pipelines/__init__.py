@@ -10,16 +10,10 @@ from headrace.audio.lazy import lazily
 
 if TYPE_CHECKING:
     from headrace.pipelines.calls import FailedRow, GeneratedRow, TranscribedRow
-    from headrace.pipelines.config import (
-        GenerateConfig,
-        InputError,
-        OutputError,
-        Progress,
-        RunError,
-        RunSummary,
-        TranscribeConfig,
-    )
+    from headrace.pipelines.config import GenerateConfig, TranscribeConfig
+    from headrace.pipelines.errors import InputError, OutputError, RunError
     from headrace.pipelines.run import run_generate, run_transcribe
+    from headrace.pipelines.summary import Progress, RunSummary
     from headrace.pipelines.supervisor import supervise
     from headrace.pipelines.transforms import Generate, Outcome, Transcribe
 
@@ -44,16 +38,10 @@ __all__ = [
 
 _HOMES = {
     "calls": ("FailedRow", "GeneratedRow", "TranscribedRow"),
-    "config": (
-        "GenerateConfig",
-        "InputError",
-        "OutputError",
-        "Progress",
-        "RunError",
-        "RunSummary",
-        "TranscribeConfig",
-    ),
+    "config": ("GenerateConfig", "TranscribeConfig"),
+    "errors": ("InputError", "OutputError", "RunError"),
     "run": ("run_generate", "run_transcribe"),
+    "summary": ("Progress", "RunSummary"),
     "supervisor": ("supervise",),
     "transforms": ("Generate", "Outcome", "Transcribe"),
 }

@@ -13,7 +13,8 @@ from headrace.engines.config_fields import flat_fields, from_flat
 from headrace.engines.llm import RequestOutput
 from headrace.engines.sampling import derive_seed
 from headrace.engines.whisper import ChannelTranscriptions, Segment, Transcription
-from headrace.pipelines.config import GenerateConfig, InputError, RunConfig, TranscribeConfig
+from headrace.pipelines.config import GenerateConfig, RunConfig, TranscribeConfig
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.fingerprint import digest
 from headrace.pipelines.generate import GenerateWork, list_places, sampling_params
 from headrace.pipelines.scans import TableRow

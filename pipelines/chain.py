@@ -14,15 +14,8 @@ from apache_beam.utils.shared import Shared
 from headrace.pipelines.chained import RESULT_COLUMNS, ChainedGenerateWork
 from headrace.pipelines.commit import is_part_of
 from headrace.pipelines.committed import committed_footers, compacted_parts
-from headrace.pipelines.config import (
-    GenerateConfig,
-    InputError,
-    OutputError,
-    Progress,
-    RunError,
-    RunSummary,
-    TranscribeConfig,
-)
+from headrace.pipelines.config import GenerateConfig, TranscribeConfig
+from headrace.pipelines.errors import InputError, OutputError, RunError
 from headrace.pipelines.files import join, list_directory, normalise
 from headrace.pipelines.fingerprint import parameters, run_fingerprint
 from headrace.pipelines.generate import GenerateWork, engine_config
@@ -53,6 +46,7 @@ from headrace.pipelines.run import (
 from headrace.pipelines.run_chunk import Launch, Manifest, RunChunk
 from headrace.pipelines.run_record import read_record
 from headrace.pipelines.shards import Chunk, Shard, ShardFile, cut_chunks
+from headrace.pipelines.summary import Progress, RunSummary
 from headrace.pipelines.transcribe import TranscribeWork
 
 OnStageProgress = Callable[[str, Progress], None]

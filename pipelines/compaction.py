@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from headrace.pipelines.commit import Footer, read_footer, scratch_directory
 from headrace.pipelines.committed import PARTS_KEY, compacted_parts, leftovers
-from headrace.pipelines.config import InputError, RunError
+from headrace.pipelines.errors import InputError, RunError
 from headrace.pipelines.files import (
     delete,
     file_size,

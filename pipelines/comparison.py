@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow.compute import call_function
 
 from headrace.pipelines.committed import result_tables
-from headrace.pipelines.config import InputError
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.metrics import percentile
 from headrace.pipelines.run_view import RunView
 

@@ -1,11 +1,9 @@
-"""What a run is told to do: one frozen configuration a job, and what a run reports."""
+"""What a run is told to do: one frozen configuration a job."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace.audio import HeadraceError
 from headrace.engines import Serializable
 from headrace.engines.compilation_config import CompilationConfig
 from headrace.engines.config_fields import from_flat
@@ -14,6 +12,7 @@ from headrace.engines.llm.engine_config import AttentionBackend
 from headrace.engines.mesh import ParallelConfig
 from headrace.engines.quantization import Quantization
 from headrace.pipelines.decoding import DecodingConfig
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.search import SearchConfig
 
 DtypeName = Literal["auto", "bfloat16", "float32"]
@@ -25,20 +24,7 @@ EncoderContext = Literal["full", "fit"]
 WindowFill = Literal["silence", "zeros"]
 OnOff = Literal["off", "on"]
 Channels = Literal["mix", "split"]
-Unit = Literal["tokens", "audio seconds"]
 InputFormat = Literal["rows", "openai-batch"]
-
-
-class InputError(HeadraceError, ValueError):
-    """An option or an input that is wrong, found before the run starts."""
-
-
-class OutputError(HeadraceError, ValueError):
-    """An output directory that this run must not write to, found before the run starts."""
-
-
-class RunError(HeadraceError, RuntimeError):
-    """A run that broke off; what was committed stays, and the same command goes on from there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -338,65 +324,6 @@ class TranscribeConfig(RunConfig):
         _require(not lines or is_subtitled, "max_line_width and max_line_count are for --write srt or vtt")
         for name in ("rows_per_part", "files_per_shard", "batch_size"):
             _require_positive(name, getattr(self, name))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """How far a run is, at one moment."""
-
-    rows_done: int
-    """Rows with a result, those of earlier runs included."""
-    rows_total: int
-    """Rows of the whole input."""
-    rows_failed: int
-    """Rows whose result is an error."""
-    units_done: float
-    """Tokens generated, or seconds of audio transcribed, earlier runs included."""
-    units_per_s: float
-    """Rate of this run so far; 0 until something is known."""
-    eta_s: float | None
-    """Seconds until the end at the present rate, None while unknown."""
-    parts_done: int
-    """Parts committed, those of earlier runs included."""
-    parts_total: int
-    """Parts of the whole run."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunSummary:
-    """What a finished run did. Rows, errors and units are of the whole output, parts reused included."""
-
-    rows: int
-    """Rows of the output."""
-    rows_failed: int
-    """Rows whose result is an error."""
-    errors_by_kind: Mapping[str, int] = field(default_factory=dict)
-    """Failed rows by the kind of error."""
-    units: float
-    """Tokens generated, or seconds of audio transcribed."""
-    unit: Unit
-    """What `units` counts."""
-    rows_run: int
-    """Rows that this run computed; the others were there already."""
-    units_run: float
-    """Units that this run computed."""
-    wall_s: float
-    """Seconds from the start of the pipeline to the last commit."""
-    output: str
-    """Directory of the results."""
-    parts_total: int
-    """Parts of the output."""
-    parts_reused: int
-    """Parts that an earlier run had committed."""
-    model_loads: int
-    """Engines loaded by this run, in all its processes."""
-    ratios: Mapping[str, float] = field(default_factory=dict)
-    """Ratios of the engines' counters over the whole output, such as speculation_acceptance_rate."""
-
-    @property
-    def units_per_s(self) -> float:
-        """Units that this run computed a second, model loading included."""
-        return self.units_run / self.wall_s if self.wall_s > 0 else 0.0
 
 
 def _require(condition: bool, message: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.pipelines.config import InputError, RunConfig
+from headrace.pipelines.config import RunConfig
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.files import without_query
 from headrace.pipelines.listing import InputFile
 from headrace.pipelines.parquet_tables import writable_type

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from headrace.pipelines.config import InputError
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.plan import ChunkTask
 from headrace.pipelines.run import PreparedRun
 from headrace.pipelines.run_chunk import work_rows

@@ -12,10 +12,12 @@ from headrace.engines.checkpoints import Checkpoint, LocalModel, open_checkpoint
 from headrace.engines.llm import LLM, EngineConfig, RequestOutput, SamplingParams, check_model
 from headrace.engines.llm.guided import check_guide
 from headrace.engines.llm.logprobs import TokenLogprobs
-from headrace.pipelines.config import GenerateConfig, InputError, Unit
+from headrace.pipelines.config import GenerateConfig
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.prompts import Prompt, fill_template, read_prompt, template_fields
 from headrace.pipelines.scans import TableRow, TableScan
 from headrace.pipelines.schemas import generate_schema
+from headrace.pipelines.summary import Unit
 from headrace.pipelines.tables import TABLE_FORMATS, table_format
 from headrace.pipelines.work import (
     ResultRow,

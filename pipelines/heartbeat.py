@@ -14,8 +14,9 @@ from dataclasses import asdict
 from typing import Any
 
 from headrace.pipelines.commit import run_directory, scratch_directory
-from headrace.pipelines.config import OutputError, Progress
+from headrace.pipelines.errors import OutputError
 from headrace.pipelines.files import exists, is_local, read_bytes, write_whole
+from headrace.pipelines.summary import Progress
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
-from headrace.pipelines.config import InputError
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.files import is_http, is_local, join, normalise, parent, without_query
 
 _GLOB_CHARACTERS = re.compile(r"[*?\[]")

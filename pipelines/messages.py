@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.pipelines.config import Progress, RunSummary
+from headrace.pipelines.summary import Progress, RunSummary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

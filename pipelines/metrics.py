@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from headrace.engines.ratios import ratios, with_ratios
 from headrace.pipelines.commit import Footer, run_directory, scratch_directory
-from headrace.pipelines.config import Unit
 from headrace.pipelines.files import write_whole
+from headrace.pipelines.summary import Unit
 
 _NUMBERS = pa.map_(pa.string(), pa.float64())
 

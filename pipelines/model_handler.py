@@ -8,7 +8,7 @@ from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
 from headrace.engines import RowError
 from headrace.pipelines.calls import EngineCall, FailedRow, GenerateCall, TranscribeCall
-from headrace.pipelines.config import InputError
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.transforms import row_values
 from headrace.pipelines.work import ServingEngine
 

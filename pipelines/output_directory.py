@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from headrace.pipelines.commit import run_directory, scratch_directory
-from headrace.pipelines.config import OutputError
+from headrace.pipelines.errors import OutputError
 from headrace.pipelines.files import (
     delete,
     exists,

@@ -12,7 +12,7 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions,
 from apache_beam.utils.shared import Shared
 
 from headrace.pipelines.beam_metrics import NAMESPACE
-from headrace.pipelines.config import RunError
+from headrace.pipelines.errors import RunError
 from headrace.pipelines.plan import ChunkTask
 from headrace.pipelines.run_chunk import MISSING, Launch, RunChunk
 from headrace.pipelines.work import Work

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.pipelines.commit import Footer, is_part_of, read_footer
 from headrace.pipelines.committed import compacted_parts
-from headrace.pipelines.config import InputError, OutputError
+from headrace.pipelines.errors import InputError, OutputError
 from headrace.pipelines.files import list_directory
 from headrace.pipelines.listing import InputFile, Listing
 from headrace.pipelines.row_filter import read_condition

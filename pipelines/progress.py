@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from headrace.pipelines.commit import Footer, input_rows, read_footer
-from headrace.pipelines.config import Progress
 from headrace.pipelines.files import is_local, list_directory
 from headrace.pipelines.in_flight import IN_FLIGHT, Tally
 from headrace.pipelines.journal import finished_rows
 from headrace.pipelines.shards import Chunk
+from headrace.pipelines.summary import Progress
 
 _LOCAL_INTERVAL_S = 1.0
 _REMOTE_INTERVAL_S = 15.0

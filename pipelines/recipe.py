@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from headrace.engines.config_fields import flat_fields, from_flat
-from headrace.pipelines.config import GenerateConfig, InputError, TranscribeConfig
+from headrace.pipelines.config import GenerateConfig, TranscribeConfig
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.files import join
 from headrace.pipelines.selection import INPUT_OPTIONS
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Int
 
-from headrace.pipelines.config import InputError
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.scans import TableScan
 from headrace.pipelines.tables import read_rows
 

@@ -12,17 +12,9 @@ from headrace.engines.ratios import ratios
 from headrace.pipelines.commit import Footer, is_part_of, read_footer
 from headrace.pipelines.committed import number_columns
 from headrace.pipelines.compaction import delete_leftovers
-from headrace.pipelines.config import (
-    GenerateConfig,
-    InputError,
-    OutputError,
-    Progress,
-    RunConfig,
-    RunError,
-    RunSummary,
-    TranscribeConfig,
-)
+from headrace.pipelines.config import GenerateConfig, RunConfig, TranscribeConfig
 from headrace.pipelines.dataset_tables import list_dataset, list_dataset_files
+from headrace.pipelines.errors import InputError, OutputError, RunError
 from headrace.pipelines.files import normalise
 from headrace.pipelines.fingerprint import parameters, run_fingerprint
 from headrace.pipelines.heartbeat import Heartbeat
@@ -59,6 +51,7 @@ from headrace.pipelines.run_record import (
     write_record,
 )
 from headrace.pipelines.shards import Chunk
+from headrace.pipelines.summary import Progress, RunSummary
 from headrace.pipelines.transcribe import TranscribeWork
 from headrace.pipelines.work import Work
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from headrace.engines.config_fields import to_flat
 from headrace.pipelines.commit import run_directory, scratch_directory
-from headrace.pipelines.config import OutputError, RunConfig
+from headrace.pipelines.config import RunConfig
+from headrace.pipelines.errors import OutputError
 from headrace.pipelines.files import exists, read_bytes, without_query, write_whole
 from headrace.pipelines.fingerprint import SCHEMA_VERSION, as_json
 from headrace.pipelines.shards import Cut, Shard, ShardFile

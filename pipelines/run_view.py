@@ -10,7 +10,7 @@ from typing import Any, Literal
 from headrace.engines.ratios import ratios
 from headrace.pipelines.commit import Footer, input_rows, run_directory
 from headrace.pipelines.committed import committed_footers
-from headrace.pipelines.config import InputError
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.files import exists, normalise
 from headrace.pipelines.heartbeat import STALE_S, read_heartbeat
 from headrace.pipelines.metrics import add_up, engine_counters

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from headrace.pipelines.config import InputError
+from headrace.pipelines.errors import InputError
 
 _KEY = [
     pa.field("id", pa.string(), nullable=False),

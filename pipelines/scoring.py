@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Literal
 
 from headrace.pipelines.committed import result_tables
-from headrace.pipelines.config import InputError
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.tables import read_rows, scan_table, table_format
 
 KEY_COLUMNS = ("id", "file", "path", "audio_filepath", "audio", "source")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Float, Int
 
-from headrace.pipelines.config import InputError, OutputError, RunConfig
+from headrace.pipelines.config import RunConfig
+from headrace.pipelines.errors import InputError, OutputError
 from headrace.pipelines.fingerprint import digest
 from headrace.pipelines.row_filter import matching_rows, read_condition
 from headrace.pipelines.scans import TableScan

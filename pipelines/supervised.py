@@ -12,7 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from headrace.pipelines.config import RunError
+from headrace.pipelines.errors import RunError
 from headrace.pipelines.messages import Failed, Logged, Message, Order
 from headrace.pipelines.processes import descendants
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
-from headrace.pipelines.config import GenerateConfig, Progress, RunError, RunSummary, TranscribeConfig
+from headrace.pipelines.config import GenerateConfig, TranscribeConfig
+from headrace.pipelines.errors import RunError
 from headrace.pipelines.messages import Failed, Logged, Order
 from headrace.pipelines.processes import death_of
+from headrace.pipelines.summary import Progress, RunSummary
 
 logger = logging.getLogger(__name__)
 

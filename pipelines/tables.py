@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from headrace.pipelines.arrow_tables import read_arrow, scan_arrow
-from headrace.pipelines.config import InputError
 from headrace.pipelines.dataset_tables import is_dataset, read_dataset, scan_dataset
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.files import without_query
 from headrace.pipelines.line_tables import (
     read_csv,

@@ -20,11 +20,13 @@ from headrace.engines.whisper import (
     check_model,
 )
 from headrace.pipelines.audio_lengths import estimate_seconds
-from headrace.pipelines.config import InputError, TranscribeConfig, Unit
+from headrace.pipelines.config import TranscribeConfig
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.files import exists, file_size, is_http, is_local, join, parent, read_bytes
 from headrace.pipelines.scans import TableRow, TableScan
 from headrace.pipelines.schemas import transcribe_schema
 from headrace.pipelines.segments import cut_segment
+from headrace.pipelines.summary import Unit
 from headrace.pipelines.tables import table_format
 from headrace.pipelines.transcripts import subtitle_style, write_transcript
 from headrace.pipelines.work import (

@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from headrace.engines import RowError
 from headrace.engines.checkpoints import LocalModel
-from headrace.pipelines.config import InputError, RunConfig, Unit
+from headrace.pipelines.config import RunConfig
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.scans import TableRow, TableScan
 from headrace.pipelines.schemas import kept_name
+from headrace.pipelines.summary import Unit
 
 
 @runtime_checkable

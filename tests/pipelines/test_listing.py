@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipelines.config import InputError
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.listing import list_inputs
 
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.pipelines.commit import Footer, write_part
-from headrace.pipelines.config import GenerateConfig, InputError, OutputError, TranscribeConfig
+from headrace.pipelines.config import GenerateConfig, TranscribeConfig
+from headrace.pipelines.errors import InputError, OutputError
 from headrace.pipelines.generate import GenerateWork
 from headrace.pipelines.listing import list_inputs
 from headrace.pipelines.plan import Plan, make_plan

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from headrace.engines import RequestError
-from headrace.pipelines.config import InputError
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.prompts import fill_template, read_prompt, template_fields
 
 

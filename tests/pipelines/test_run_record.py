@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.engines.llm import SchedulerConfig
-from headrace.pipelines.config import GenerateConfig, OutputError, TranscribeConfig
+from headrace.pipelines.config import GenerateConfig, TranscribeConfig
+from headrace.pipelines.errors import OutputError
 from headrace.pipelines.fingerprint import parameters, run_fingerprint
 from headrace.pipelines.run_record import (
     ModelRecord,

@@ -3,7 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from headrace.pipelines.config import InputError, TranscribeConfig
+from headrace.pipelines.config import TranscribeConfig
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.schemas import generate_schema, kept_name, transcribe_schema
 from headrace.pipelines.transcribe import TranscribeWork
 

@@ -19,8 +19,9 @@ import pytest
 import soundfile
 
 from headrace.audio import AudioError
-from headrace.pipelines.config import GenerateConfig, InputError, TranscribeConfig
+from headrace.pipelines.config import GenerateConfig, TranscribeConfig
 from headrace.pipelines.dataset_tables import dataset_file, list_dataset, list_dataset_files
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.scans import TableRow
 from headrace.pipelines.segments import cut_segment
 from headrace.pipelines.tables import read_rows, scan_table

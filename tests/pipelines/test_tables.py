@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.pipelines.config import InputError
+from headrace.pipelines.errors import InputError
 from headrace.pipelines.scans import TableRow
 from headrace.pipelines.tables import read_rows, scan_table, table_format
 
