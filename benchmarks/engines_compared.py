@@ -59,6 +59,7 @@ ENGINES: dict[str, list[Engine]] = {
         _llm("OpenVINO bf16", "openvino", "openvino-fp32", "bfloat16", slots=MANY),
         _llm("vLLM bf16", "vllm", "huggingface", "bfloat16", slots=MANY),
         _llm("headrace f32", "headrace", "headrace", "float32", slots=MANY),
+        _llm("headrace f32, int16 weights", "headrace", "headrace", "float32-int16", slots=MANY),
         _llm("headrace int8", "headrace", "headrace", "int8", slots=MANY),
         _llm("OpenVINO int8", "openvino", "openvino-int8", "int8", slots=MANY),
         _llm("OpenVINO f32", "openvino", "openvino-fp32", "float32", slots=MANY),

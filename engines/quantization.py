@@ -1,4 +1,4 @@
-"""Weights in 8 bits, as both engines keep them."""
+"""Weights as whole numbers, as both engines keep them."""
 
 from typing import Literal
 
@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float32, Int8
 
 Quantization = Literal["int8"]
+TextQuantization = Literal["int8", "int16"]
+"""int16 has 13 bits, and is for CPUs with the native kernels."""
 
 
 def quantize_int8(

@@ -9,12 +9,12 @@ from headrace.engines.llm import LLM, EngineConfig, SamplingParams
 
 
 def load(args: argparse.Namespace) -> Loaded:
-    dtype, _, pages = args.dtype.partition("-")
+    dtype, _, option = args.dtype.partition("-")
     int8 = dtype == "int8"
     config = EngineConfig.of(
         dtype="bfloat16" if int8 else dtype,
-        quantization="int8" if int8 else None,
-        kv_cache_dtype="int8" if pages or int8 else "auto",
+        quantization="int8" if int8 else "int16" if option == "int16" else None,
+        kv_cache_dtype="int8" if option == "int8kv" or int8 else "auto",
         max_num_seqs=args.slots,
         max_model_len=1024,
     )

@@ -195,20 +195,25 @@ def load_weights(
         return random_decoder(model, precision, layout=layout)
     if checkpoint.artifact is not None:
         return read_decoder(checkpoint, model, precision, config.parallel)
-    is_packed = precision.is_packed
-    return load_decoder(
-        checkpoint, model, precision.dtype, config.quantization, is_packed=is_packed, layout=layout
-    )
+    return load_decoder(checkpoint, model, precision, layout=layout)
 
 
 def _choose_precision(config: EngineConfig) -> Precision:
-    """The form of the weights that this machine multiplies fastest."""
-    dtype = resolve_dtype(config.dtype)
-    is_packed = (
-        dtype == jnp.bfloat16 and config.attention_backend != "xla" and native.is_available(native.LINEAR)
-    )
-    is_packed = is_packed and config.parallel.num_devices == 1
-    return Precision(dtype, is_int8=config.quantization == "int8", is_packed=is_packed)
+    """The form of the weights that this machine multiplies fastest.
+
+    Raises:
+      ConfigError: int16 weights are wanted where no kernel multiplies them.
+    """
+    dtype, is_int16 = resolve_dtype(config.dtype), config.quantization == "int16"
+    is_native = config.attention_backend != "xla" and native.is_available(native.LINEAR)
+    is_native = is_native and config.parallel.num_devices == 1
+    if is_int16 and not is_native:
+        raise ConfigError(
+            "int16 weights are for the native kernels, on one CPU with AVX2: leave out quantization, or what "
+            "keeps the kernels out (attention_backend xla, parallel sizes, a build without a compiler)"
+        )
+    is_packed = is_native and (is_int16 or dtype == jnp.bfloat16)
+    return Precision(dtype, config.quantization, is_packed=is_packed)
 
 
 def open_model(model: str | Checkpoint, config: EngineConfig | None) -> Checkpoint:
@@ -236,6 +241,7 @@ def check_model(
       ConfigError: the config or the params do not fit the model, or it has no template and `chat` wants one.
     """
     model = read_model_config(checkpoint.config)
+    _choose_precision(config)
     check_split(model, config.parallel.tensor_parallel_size)
     config.parallel.stage_layers(model.num_layers)
     _choose_max_model_len(config, model.max_position)

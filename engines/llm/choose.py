@@ -45,9 +45,13 @@ class Head(NamedTuple):
 
 
 def has_native_head(decoder: Decoder, backend: Backend) -> bool:
-    """Whether the native kernel can choose the most likely tokens of this model."""
-    is_capped = decoder.config.logit_soft_cap is not None
-    return backend == "native" and not is_capped and can_run_greedy_head(decoder.head_table)
+    """Whether the native kernel can choose the most likely tokens of this model.
+
+    It rounds a table of float32, which only a model whose products are rounded is to see.
+    """
+    is_capped, table = decoder.config.logit_soft_cap is not None, decoder.head_table
+    is_exact = table.dtype == jnp.float32 and decoder.quantization != "int16"
+    return backend == "native" and not is_capped and not is_exact and can_run_greedy_head(table)
 
 
 class Greedy(NamedTuple):

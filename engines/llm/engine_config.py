@@ -9,7 +9,7 @@ from headrace.engines.config_fields import from_flat
 from headrace.engines.errors import ConfigError
 from headrace.engines.llm.speculative_config import SpeculativeConfig
 from headrace.engines.mesh import ParallelConfig
-from headrace.engines.quantization import Quantization
+from headrace.engines.quantization import TextQuantization
 from headrace.engines.serialization import Serializable
 
 Overlong = Literal["error", "truncate-left", "truncate-right"]
@@ -126,8 +126,9 @@ class EngineConfig(Serializable):
     """The devices that the model is spread over."""
     dtype: str = "bfloat16"
     """auto, bfloat16 or float32: weights, activations and KV pages; products accumulate in float32."""
-    quantization: Quantization | None = None
-    """int8: the weights of products, made at load time with a scale for each output (default: none)."""
+    quantization: TextQuantization | None = None
+    """int8: the weights of products, made at load time with a scale for each output; int16: with 13 bits and
+    a scale for each 128 inputs, on CPUs (default: none)."""
     attention_backend: AttentionBackend = "auto"
     """auto (native, else xla), native (C++, CPUs), xla (everywhere), pallas-gpu or pallas-tpu (of jax)."""
     deterministic: bool = False
@@ -149,7 +150,7 @@ class EngineConfig(Serializable):
         if min(self.token_ids, default=0) < 0:
             raise ConfigError(f"token id {min(self.token_ids)} is negative: token ids begin at 0")
         if self.quantization is not None:
-            _require_choice("quantization", self.quantization, ("int8",))
+            _require_choice("quantization", self.quantization, get_args(TextQuantization))
         _require_choice("attention_backend", self.attention_backend, get_args(AttentionBackend))
         _require_choice("overlong", self.overlong, ("error", "truncate-left", "truncate-right"))
 

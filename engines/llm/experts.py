@@ -29,7 +29,7 @@ class ExpertLinear(nnx.Module):
     """
 
     def __init__(self, num_experts: int, in_size: int, out_size: int, precision: Precision) -> None:
-        self.dtype, is_int8 = precision.dtype, precision.is_int8
+        self.dtype, is_int8 = precision.dtype, precision.quantization == "int8"
         storage = jnp.uint16 if self.dtype == jnp.bfloat16 else self.dtype
         self.kernel = nnx.Param(jnp.zeros((num_experts, in_size, out_size), jnp.int8 if is_int8 else storage))
         self.kernel_scale = nnx.Param(jnp.ones((num_experts, out_size), jnp.float32)) if is_int8 else None

@@ -19,15 +19,17 @@ from headrace.engines.native.linear import (
     linear,
     packed_bias,
     packed_byte_shape,
+    packed_scale_shape,
     packed_shape,
 )
+from headrace.engines.quantization import TextQuantization
 
 
 class Precision(NamedTuple):
     """How the numbers of a model are kept."""
 
     dtype: jnp.dtype  # weights, and what enters a product
-    is_int8: bool = False  # kernels are int8 with a float32 scale for each output
+    quantization: TextQuantization | None = None  # kernels are whole numbers with float32 scales
     is_packed: bool = False  # kernels lie in the order in which the native product reads them
     num_shards: int = 1  # products that lie side by side in one kernel do so shard by shard
 
@@ -100,7 +102,7 @@ class Linear(nnx.Module):
     """A product with float32 accumulation and a float32 result, and an optional bias."""
 
     def __init__(self, in_size: int, out_size: int, precision: Precision, *, use_bias: bool) -> None:
-        self.dtype, is_int8 = precision.dtype, precision.is_int8
+        self.dtype, is_int8 = precision.dtype, precision.quantization == "int8"
         self.kernel = nnx.Param(jnp.zeros((in_size, out_size), jnp.int8 if is_int8 else self.dtype))
         self.kernel_scale = nnx.Param(jnp.ones((out_size,), jnp.float32)) if is_int8 else None
         self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if use_bias else None
@@ -118,13 +120,13 @@ class Linear(nnx.Module):
 class PackedProduct(nnx.Module):
     """As `Linear`, by the native kernel: faster on CPUs with AMX, AVX-512 or AVX2.
 
-    With int8 weights each row of inputs is rounded to 8 bits as well, with a scale of its own. A row's result
-    does not depend on the other rows, nor on their number.
+    With int8 weights each row of inputs is rounded to 8 bits as well, with a scale of its own, with int16
+    ones to 13. A row's result does not depend on the other rows, nor on their number.
     """
 
-    def __init__(self, in_size: int, out_size: int, *, use_bias: bool, is_int8: bool) -> None:
+    def __init__(self, in_size: int, out_size: int, precision: Precision, *, use_bias: bool) -> None:
         self.out_size = out_size
-        self.packed, self.kernel_scale = _packed_weight(in_size, out_size, is_int8)
+        self.packed, self.kernel_scale = _packed_weight(in_size, out_size, precision.quantization)
         self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if use_bias else None
 
     def __call__(self, inputs: Inputs, onto: Onto = None) -> Float[Array, "T O"]:
@@ -134,28 +136,36 @@ class PackedProduct(nnx.Module):
 
 
 class PackedGate(nnx.Module):
-    """silu(gate) * up of packed weights in one kernel; the result is bfloat16."""
+    """silu(gate) * up of packed weights in one kernel, in the precision's dtype."""
 
-    def __init__(self, in_size: int, out_size: int, *, is_int8: bool) -> None:
-        self.out_size = out_size
-        self.packed_pairs, self.kernel_scale = _packed_weight(in_size, 2 * out_size, is_int8)
+    def __init__(self, in_size: int, out_size: int, precision: Precision) -> None:
+        self.out_size, self.dtype = out_size, precision.dtype
+        self.packed_pairs, self.kernel_scale = _packed_weight(in_size, 2 * out_size, precision.quantization)
 
     def __call__(self, inputs: Inputs) -> Float[Array, "T O"]:
         packed = PackedLinear(self.packed_pairs[...], packed_bias(None, self.out_size), _scale_of(self))
-        return _native(inputs, packed, self.out_size, Epilogue(gated=True, dtype=jnp.bfloat16))
+        return _native(inputs, packed, self.out_size, Epilogue(gated=True, dtype=self.dtype))
 
 
-def _packed_weight(in_size: int, out_size: int, is_int8: bool) -> tuple[nnx.Param, nnx.Param | None]:
-    """Packed weights, and the scales of those in int8."""
-    if not is_int8:
-        return nnx.Param(jnp.zeros(packed_shape(in_size, out_size), jnp.bfloat16)), None
-    packed = nnx.Param(jnp.zeros(packed_byte_shape(in_size, out_size), jnp.uint8))
-    return packed, nnx.Param(jnp.ones((out_size,), jnp.float32))
+def _packed_weight(
+    in_size: int, out_size: int, quantization: TextQuantization | None
+) -> tuple[nnx.Param, nnx.Param | None]:
+    """Packed weights, and the scales of whole ones."""
+    if quantization == "int8":
+        packed = nnx.Param(jnp.zeros(packed_byte_shape(in_size, out_size), jnp.uint8))
+        return packed, nnx.Param(jnp.ones((out_size,), jnp.float32))
+    shape = packed_shape(in_size, out_size)
+    if quantization == "int16":
+        scale = jnp.ones(packed_scale_shape(in_size, out_size), jnp.float32)
+        return nnx.Param(jnp.zeros(shape, jnp.int16)), nnx.Param(scale)
+    return nnx.Param(jnp.zeros(shape, jnp.bfloat16)), None
 
 
-def _scale_of(product: PackedProduct | PackedGate) -> Float[Array, " padded"]:
-    scale = None if product.kernel_scale is None else product.kernel_scale[...]
-    return packed_bias(scale, len(scale) if scale is not None else 0)
+def _scale_of(product: PackedProduct | PackedGate) -> Float[Array, "..."]:
+    if product.kernel_scale is None:
+        return packed_bias(None, 0)
+    scale = product.kernel_scale[...]
+    return packed_bias(scale, len(scale)) if scale.ndim == 1 else scale
 
 
 def _native(inputs: Inputs, packed: PackedLinear, out_size: int, epilogue: Epilogue) -> Float[Array, "T O"]:
@@ -168,7 +178,7 @@ def make_linear(
 ) -> Linear | PackedProduct:
     """A product, in the form that the precision says."""
     if precision.is_packed and in_size % LANES == 0:
-        return PackedProduct(in_size, out_size, use_bias=use_bias, is_int8=precision.is_int8)
+        return PackedProduct(in_size, out_size, precision, use_bias=use_bias)
     return Linear(in_size, out_size, precision, use_bias=use_bias)
 
 
@@ -187,7 +197,7 @@ class MLP(nnx.Module):
         self.config, self.num_shards = config, precision.num_shards
         fits_kernel = precision.is_packed and hidden % LANES == 0 and inner % PANEL == 0
         if config.is_gated and config.activation == "silu" and not config.mlp_bias and fits_kernel:
-            self.gate_up = PackedGate(hidden, inner, is_int8=precision.is_int8)
+            self.gate_up = PackedGate(hidden, inner, precision)
         elif config.is_gated:
             self.gate_up = make_linear(hidden, 2 * inner, precision, use_bias=config.mlp_bias)
         else:

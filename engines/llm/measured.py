@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from headrace.engines.llm.costs import token_flops, weights_read
@@ -32,7 +33,9 @@ def measure_phases(llm: LLM, *, num_rows: int, prompt_tokens: int, max_tokens: i
     prefill_s = _seconds(llm, num_rows, prompt_tokens, 1, seed=1)
     whole_s = _seconds(llm, num_rows, prompt_tokens, max_tokens, seed=2)
     config, steps = llm.model_config, max_tokens - 1
-    read = weights_read(config) * (1 if llm.config.quantization else resolve_dtype(llm.config.dtype).itemsize)
+    read = (
+        weights_read(config) * jnp.dtype(llm.config.quantization or resolve_dtype(llm.config.dtype)).itemsize
+    )
     first = token_flops(config, prompt_tokens, with_head=True) - token_flops(
         config, prompt_tokens, with_head=False
     )

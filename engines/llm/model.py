@@ -124,7 +124,7 @@ class Decoder(nnx.Module):
     the precision's dtype."""
 
     def __init__(self, config: ModelConfig, precision: Precision, ends: Ends = WHOLE) -> None:
-        self.config = config
+        self.config, self.quantization = config, precision.quantization
         dtype, shape = precision.dtype, (config.vocab_size, config.hidden_size)
         has_table = ends.is_first or (ends.is_last and config.tie_embeddings)
         self.embedding = nnx.Param(jnp.zeros(shape, dtype)) if has_table else None

@@ -34,8 +34,11 @@ from headrace.engines.native.linear import (
     pack_linear,
     pack_weight,
     packed_bias,
+    packed_byte_shape,
+    packed_scale_shape,
     packed_shape,
     quantize_packed,
+    round_packed,
 )
 from headrace.engines.native.zeros import zeros
 
@@ -74,7 +77,10 @@ __all__ = [
     "pack_linear",
     "pack_weight",
     "packed_bias",
+    "packed_byte_shape",
+    "packed_scale_shape",
     "packed_shape",
     "quantize_packed",
+    "round_packed",
     "zeros",
 ]

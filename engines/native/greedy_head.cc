@@ -1,11 +1,11 @@
 // The most likely token of each row, for CPUs: the output head, the choice and its log-probability in one pass.
 //
-//   hidden     bf16 [rows, depth]
-//   table      bf16 [vocabulary, depth]   the output head, a row a token; depth is a multiple of 32
-//   token      s32 [rows]                 of the largest logit, the first of equals
+//   hidden     bf16 or f32 [rows, depth]
+//   table      the same [vocabulary, depth]   the output head, a row a token; depth is a multiple of 32
+//   token      s32 [rows]                     of the largest logit, the first of equals
 //   logprob    f32 [rows]
 //
-// On CPUs without products of bfloat16 both sides are rounded to whole numbers of 13 bits (fixed_point.inc).
+// Both sides are rounded to whole numbers of 13 bits (fixed_point.inc), but for bfloat16 on CPUs with products of that.
 //
 // The logits never leave the cache: a task works through a part of the vocabulary in blocks of 32 tokens and
 // 32 rows and keeps the running peak, its token and the sum of exponentials of each row. The rows of the table
@@ -19,9 +19,19 @@ namespace ffi = xla::ffi;
 namespace {
 
 struct HeadProblem {
-  const uint16_t* table;
+  const uint16_t* table_halves;  // or
+  const float* table_floats;
   Lines<uint16_t> hidden;  // panels of 16 rows: [panels][depth / 2][16][2]
+  Lines<float> scales;     // of whole numbers: [panels][spans of 128][16]
   int64_t num_rows, num_panels, depth, vocab_size;
+
+  int64_t NumSpans() const { return (depth + kSpan - 1) / kSpan; }
+
+  // Puts a row's numbers where the products read them.
+  void PackRow(const uint16_t* row, int64_t index) {
+    uint16_t* panel = hidden.data() + index / 16 * 16 * depth + index % 16 * 2;
+    for (int64_t pair = 0; pair < depth / 2; ++pair) std::memcpy(panel + pair * 32, row + pair * 2, 4);
+  }
 };
 
 // What a part of the vocabulary gives, one entry a row of the padded batch.
@@ -39,29 +49,28 @@ namespace {
 
 constexpr int64_t kTokensOfTask = 512;
 
-void PackHidden(const uint16_t* hidden, HeadProblem& problem) {
-  problem.num_panels = (problem.num_rows + 15) / 16;
-  problem.hidden.assign(problem.num_panels * 16 * problem.depth, 0);
-  for (int64_t row = 0; row < problem.num_rows; ++row) {
-    uint16_t* panel = problem.hidden.data() + row / 16 * 16 * problem.depth + row % 16 * 2;
-    for (int64_t pair = 0; pair < problem.depth / 2; ++pair)
-      std::memcpy(panel + pair * 32, hidden + row * problem.depth + pair * 2, 4);
-  }
-}
-
-ffi::Error GreedyHead(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> hidden, ffi::Buffer<ffi::BF16> table,
-                      int64_t level, ffi::Result<ffi::Buffer<ffi::S32>> token,
-                      ffi::Result<ffi::Buffer<ffi::F32>> logprob) {
+ffi::Error GreedyHead(ffi::ThreadPool pool, ffi::AnyBuffer hidden, ffi::AnyBuffer table, int64_t level,
+                      ffi::Result<ffi::Buffer<ffi::S32>> token, ffi::Result<ffi::Buffer<ffi::F32>> logprob) {
   HeadProblem problem{};
-  problem.table = reinterpret_cast<const uint16_t*>(table.untyped_data());
+  const bool is_floats = table.element_type() == ffi::F32;
+  if (hidden.element_type() != table.element_type() || (!is_floats && table.element_type() != ffi::BF16))
+    return ffi::Error::InvalidArgument("both sides must be bfloat16, or both float32");
+  if (is_floats)
+    problem.table_floats = static_cast<const float*>(table.untyped_data());
+  else
+    problem.table_halves = static_cast<const uint16_t*>(table.untyped_data());
   problem.num_rows = hidden.dimensions()[0], problem.depth = hidden.dimensions()[1];
   problem.vocab_size = table.dimensions()[0];
   if (problem.depth % 32 != 0 || table.dimensions()[1] != problem.depth)
     return ffi::Error::InvalidArgument("the width must be a multiple of 32, and the same for both");
-  PackHidden(reinterpret_cast<const uint16_t*>(hidden.untyped_data()), problem);
+  problem.num_panels = (problem.num_rows + 15) / 16;
+  problem.hidden.assign(problem.num_panels * 16 * problem.depth, 0);
+  problem.scales.assign(problem.num_panels * 16 * problem.NumSpans(), 0.0f);
+  const Level chosen = ChooseLevel(level);
+  VARIANT(chosen, PackHidden)(hidden.untyped_data(), problem);
   const int64_t num_tasks = (problem.vocab_size + kTokensOfTask - 1) / kTokensOfTask;
   std::vector<HeadPart> parts(num_tasks);
-  const auto block = VARIANT(ChooseLevel(level), HeadBlock);
+  const auto block = VARIANT(chosen, HeadBlock);
   ParallelFor(pool, num_tasks, [&](int64_t task) {
     const int64_t first = task * kTokensOfTask;
     block(problem, first, std::min(problem.vocab_size, first + kTokensOfTask), parts[task]);
@@ -84,8 +93,8 @@ ffi::Error GreedyHead(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> hidden, ffi::
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadraceGreedyHead, GreedyHead,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::Buffer<ffi::BF16>>()
-                                  .Arg<ffi::Buffer<ffi::BF16>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Attr<int64_t>("level")
                                   .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());

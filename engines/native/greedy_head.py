@@ -10,8 +10,12 @@ from headrace.engines.native.linear import BEST_LEVEL, DEPTH
 
 
 def can_run_greedy_head(table: Float[Array, "V E"]) -> bool:
-    """Whether the kernel is built and takes this output head: bfloat16, its width a multiple of 32."""
-    return table.dtype == jnp.bfloat16 and table.shape[1] % DEPTH == 0 and is_available(GREEDY_HEAD)
+    """Whether the kernel is built and takes this output head: its width is a multiple of 32."""
+    return (
+        table.dtype in (jnp.bfloat16, jnp.float32)
+        and table.shape[1] % DEPTH == 0
+        and is_available(GREEDY_HEAD)
+    )
 
 
 def greedy_head(
@@ -19,9 +23,10 @@ def greedy_head(
 ) -> tuple[Int32[Array, " R"], Float32[Array, " R"]]:
     """Each row's most likely token, the first of equals, and its log-probability (to 1e-5).
 
-    The hidden states are rounded to bfloat16, products are summed in float32. CPUs without products of
-    bfloat16 multiply whole numbers of 13 bits: log-probabilities are then right to some 1e-3. A row's result
-    does not depend on the others, nor on their number.
+    Hidden states and a table of bfloat16 are multiplied as such, and summed in float32. A table of float32
+    and its hidden states are rounded to whole numbers of 13 bits, as those of bfloat16 are on CPUs without
+    such products: log-probabilities are then right to some 1e-3. A row's result does not depend on the
+    others, nor on their number.
     """
     num_rows = hidden.shape[0]
     shapes = (
@@ -29,5 +34,5 @@ def greedy_head(
         jax.ShapeDtypeStruct((num_rows,), jnp.float32),
     )
     call = jax.ffi.ffi_call(GREEDY_HEAD, shapes)
-    tokens, logprobs = call(hidden.astype(jnp.bfloat16), table, level=np.int64(level))
+    tokens, logprobs = call(hidden.astype(table.dtype), table, level=np.int64(level))
     return tokens, logprobs

@@ -9,16 +9,18 @@
 //   norm       f32 [2, depth] or empty       scale and bias of a layer norm; [1, depth]: scale of an RMS norm;
 //                                            for f32 input
 //   weights    bf16 [panels, steps * 16, 16, 2]   padded with zeros to 16 outputs and 32 inputs
+//              or s16, the same, whole numbers of 13 bits with a scale for each 128 inputs (fixed_point.inc)
 //              or u8 [panels, steps * 16, 16, 4], 128 more than they are, turned along the inputs
 //              (byte_arithmetic.inc) and padded to 16 outputs and 64 inputs
-//   scales     f32 [panels * 16] or empty    of weights of 8 bits: what one step of an output's weights stands for
+//   scales     f32 or empty                  what one step of whole weights stands for: [panels, spans of 128, 16] of
+//                                            those of 13 bits, [panels * 16] of those of 8
 //   bias       f32 [panels * 16] or empty
 //   residual   f32 [rows, outputs] or empty  of all rows, or of one batch entry's
 //   result     f32 or bf16 [batch, rows, outputs]
 //
 // Inputs are rounded to bfloat16, products summed in float32; on CPUs without products of bfloat16 inputs and weights
-// are rounded to whole numbers of 13 bits (fixed_point.inc). For weights of 8 bits each row of inputs is turned and
-// rounded to 8 bits, with a scale of its own, and sums are exact. A row's result does not depend on the others.
+// are rounded to whole numbers of 13 bits, as inputs are for weights that are such numbers. For weights of 8 bits each
+// row of inputs is turned and rounded to 8 bits, with a scale of its own, and sums are exact. A row's result does not depend on the others.
 
 #include "parallel.h"
 #include "vectors.h"
@@ -40,7 +42,7 @@ struct LinearProblem {
   const float *norm_scale, *norm_bias;  // no bias: an RMS norm
   const uint8_t* prepared;              // rows as the products read them, padded to whole blocks; or null
   const void* weights;
-  const float *scales, *bias, *residual;  // scales: of weights of 8 bits
+  const float *scales, *bias, *residual;  // scales: of whole weights
   float* result_floats;
   uint16_t* result_halves;
   int64_t num_rows, rows_per_entry, entry_length, row_step, depth, padded, num_outputs, residual_rows;
@@ -97,9 +99,9 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
                   int64_t depth, int64_t row_step, int64_t activation, float epsilon, int64_t level,
                   ffi::Result<ffi::AnyBuffer> result) {
   const auto shape = result->dimensions();
-  const bool is_bytes = weights.element_type() == ffi::U8;
-  if (!is_bytes && weights.element_type() != ffi::BF16)
-    return ffi::Error::InvalidArgument("weights must be bfloat16 or uint8");
+  const bool is_bytes = weights.element_type() == ffi::U8, is_fixed = weights.element_type() == ffi::S16;
+  if (!is_bytes && !is_fixed && weights.element_type() != ffi::BF16)
+    return ffi::Error::InvalidArgument("weights must be bfloat16, int16 or uint8");
   LinearProblem problem{};
   problem.padded = weights.dimensions()[1] * weights.dimensions()[3];
   problem.activation = static_cast<Activation>(activation);
@@ -122,9 +124,10 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
     if (norm.dimensions()[0] == 2) problem.norm_bias = norm.typed_data() + depth;
   }
   problem.weights = weights.untyped_data();
-  if (is_bytes) {
-    if (scales.element_count() < problem.num_columns())
-      return ffi::Error::InvalidArgument("weights of 8 bits have a scale for each output");
+  if (is_bytes || is_fixed) {
+    const int64_t spans = is_bytes ? 1 : (problem.padded + kSpan - 1) / kSpan;
+    if (scales.element_count() < problem.num_columns() * spans)
+      return ffi::Error::InvalidArgument("whole weights have a scale for each output, or for each 128 inputs of it");
     problem.scales = scales.typed_data();
   }
   if (bias.element_count() > 0) problem.bias = bias.typed_data();
@@ -143,15 +146,19 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
   if ((problem.rows_per_entry - 1) * row_step + depth > problem.entry_length)
     return ffi::Error::InvalidArgument("rows reach past the input");
   const Level chosen = ChooseLevel(level);
-  problem.form = is_bytes ? Form::kBytes : chosen >= kBfloat16 ? Form::kHalves : Form::kFixed;
-  const auto block = is_bytes ? VARIANT(chosen, LinearBytes) : VARIANT(chosen, LinearBlock);
+  problem.form = is_bytes ? Form::kBytes : is_fixed || chosen < kBfloat16 ? Form::kFixed : Form::kHalves;
+  const auto block = is_bytes   ? VARIANT(chosen, LinearBytes)
+                     : is_fixed ? VARIANT(chosen, LinearFixed)
+                                : VARIANT(chosen, LinearBlock);
   const Cut cut(problem, pool.num_threads());
   const bool is_ready = problem.form == Form::kHalves && problem.input_floats == nullptr;
   if (cut.column_tasks > 1 && !is_ready) {  // else each of them would do it
     static thread_local Lines<uint8_t> rows;
     const int64_t blocks = (problem.num_rows + kRowsOfPreparation - 1) / kRowsOfPreparation;
     uint8_t* prepared = Room(rows, blocks * kRowsOfPreparation * problem.RowBytes());
-    const auto prepare = is_bytes ? VARIANT(chosen, PrepareBytes) : VARIANT(chosen, PrepareRows);
+    const auto prepare = problem.form == Form::kBytes   ? VARIANT(chosen, PrepareBytes)
+                         : problem.form == Form::kFixed ? VARIANT(chosen, PrepareFixed)
+                                                        : VARIANT(chosen, PrepareBlock);
     ParallelFor(pool, blocks, [&](int64_t task) {
       const int64_t first = task * kRowsOfPreparation;
       prepare(problem, first, std::min(kRowsOfPreparation, problem.num_rows - first),
@@ -173,7 +180,7 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer input, ffi::Buffer<ffi::F
 extern "C" __attribute__((visibility("default"))) int HeadraceLevel() { return ChooseLevel(kTiles); }
 
 // Version of the kernels' arguments: a library of another one is not used.
-extern "C" __attribute__((visibility("default"))) int HeadraceKernels() { return 8; }
+extern "C" __attribute__((visibility("default"))) int HeadraceKernels() { return 9; }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(HeadraceLinear, Linear,
                               ffi::Ffi::Bind()

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int32, Shaped, UInt8
+from jaxtyping import Array, Float, Float32, Int16, Int32, Shaped, UInt8
 
 from headrace.engines.native.kernels import EMBED, LINEAR
 from headrace.engines.quantization import quantize_int8
@@ -20,6 +20,12 @@ BYTE_DEPTH = 64
 """Inputs of one step with weights of 8 bits."""
 BYTE_ZERO = 128
 """The byte of a weight that is zero."""
+SPAN = 128
+"""Inputs that have a scale in common where weights are whole numbers of 13 bits; as in vectors.h."""
+MOST_WHOLE = 4095
+"""The largest of these: 128 products of two are below 2^31."""
+LEAST_SIZE = 1e-30
+"""What counts as the largest size of zeros."""
 BEST_LEVEL = 4
 """Instruction sets: 0 portable, 1 AVX2, 2 AVX-512, 3 with bfloat16 products, 4 with tiles (AMX)."""
 
@@ -30,11 +36,11 @@ class PackedLinear(NamedTuple):
     """Weights in the order in which the kernel reads them."""
 
     weight: Shaped[Array, "panels groups 16 2or4"]
-    """bfloat16 in pairs of inputs, or bytes in fours."""
+    """bfloat16 or int16 in pairs of inputs, or bytes in fours."""
     bias: Float32[Array, " padded"]
     """One a packed output, or none at all."""
-    scale: Float32[Array | np.ndarray, " padded"] = NOTHING
-    """One a packed output: what a step of its bytes stands for."""
+    scale: Float32[Array | np.ndarray, "..."] = NOTHING
+    """What a step of whole weights stands for: one a packed output, or [panels, spans, 16] of int16."""
 
 
 class Epilogue(NamedTuple):
@@ -86,6 +92,22 @@ def pack_weight(weight: Float[Array | np.ndarray, "out in"]) -> np.ndarray:
     return np.ascontiguousarray(whole_pairs.swapaxes(1, 2)).view(jnp.bfloat16).reshape(shape)
 
 
+def round_packed(
+    weight: Float[np.ndarray, "out in"],
+) -> tuple[Int16[np.ndarray, "panels pairs 16 2"], Float32[np.ndarray, "panels spans 16"]]:
+    """Weights as whole numbers of 13 bits, and the scale of each 128 inputs of an output."""
+    num_out, num_in = weight.shape
+    shape = panels, pairs, _, _ = packed_shape(num_in, num_out)
+    spans = packed_scale_shape(num_in, num_out)[1]
+    padded = np.zeros((panels * PANEL, spans, SPAN), np.float32)
+    padded.reshape(len(padded), -1)[:num_out, :num_in] = weight
+    scale = np.maximum(np.abs(padded).max(axis=2), LEAST_SIZE) / np.float32(MOST_WHOLE)
+    whole = np.rint(padded / scale[:, :, None]).astype(np.int16).reshape(len(padded), -1)[:, : 2 * pairs]
+    by_pairs = np.ascontiguousarray(whole).view(np.uint32).reshape(panels, PANEL, pairs).swapaxes(1, 2)
+    by_span = scale.reshape(panels, PANEL, spans).swapaxes(1, 2)
+    return np.ascontiguousarray(by_pairs).view(np.int16).reshape(shape), np.ascontiguousarray(by_span)
+
+
 def quantize_packed(
     weight: Float[np.ndarray, "out in"],
 ) -> tuple[UInt8[np.ndarray, "panels fours 16 4"], Float32[np.ndarray, " out"]]:
@@ -123,6 +145,11 @@ def packed_shape(num_in: int, num_out: int) -> tuple[int, int, int, int]:
     return -(-num_out // PANEL), -(-num_in // DEPTH) * DEPTH // 2, PANEL, 2
 
 
+def packed_scale_shape(num_in: int, num_out: int) -> tuple[int, int, int]:
+    """Shape of the scales of packed weights of 16 bits."""
+    return -(-num_out // PANEL), -(-num_in // SPAN), PANEL
+
+
 def packed_byte_shape(num_in: int, num_out: int) -> tuple[int, int, int, int]:
     """Shape of packed weights of 8 bits."""
     return -(-num_out // PANEL), -(-num_in // BYTE_DEPTH) * BYTE_DEPTH // 4, PANEL, 4
@@ -147,9 +174,9 @@ def linear(
     """residual + gelu(norm(x) W + b), inputs rounded to bfloat16, summed in float32.
 
     CPUs without products of bfloat16 round inputs and weights to whole numbers of 13 bits instead, with a
-    scale for each 128 of a row's or an output's: nearer to float32. For weights of 8 bits each row of inputs
-    is rounded to 8 bits, with a scale of its own. A norm takes float32 rows. The length of float32 rows is a
-    multiple of 16.
+    scale for each 128 of a row's or an output's: nearer to float32. So are inputs for weights that are such
+    numbers. For weights of 8 bits each row of inputs is rounded to 8 bits, with a scale of its own. A norm
+    takes float32 rows. The length of float32 rows is a multiple of 16.
     """
     num_rows = int(np.prod(x.shape[:-1]))
     flat = x.reshape(1, num_rows * x.shape[-1])

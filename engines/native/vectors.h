@@ -28,6 +28,7 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr int64_t kSpan = 128;  // inputs that have a scale of their own where numbers are rounded (fixed_point.inc)
+constexpr float kRounds = 12582912.0f;  // 1.5 * 2^23: added to a number, its lower bits are the nearest whole number
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 typedef float Vector __attribute__((vector_size(4 * kLanes), aligned(4)));

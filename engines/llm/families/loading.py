@@ -1,7 +1,7 @@
 """A checkpoint's tensors into the decoder's weights."""
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -24,8 +24,9 @@ from headrace.engines.native.linear import (
     packed_byte_shape,
     packed_shape,
     quantize_packed,
+    round_packed,
 )
-from headrace.engines.quantization import Quantization, quantize_int8
+from headrace.engines.quantization import quantize_int8
 
 NUM_READERS = 4
 """Threads that make weights ready, which NumPy does without the interpreter's lock."""
@@ -33,6 +34,14 @@ NUM_READERS = 4
 _HEAD = "lm_head.weight"
 _PACKED = ("packed", "packed_pairs")
 _CONSTANTS = re.compile(r".*\.(rotary_emb\.inv_freq|attn\.bias|attn\.masked_bias)")
+
+
+_TO_WHOLE: dict[np.dtype, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
+    np.dtype(np.int8): quantize_int8,
+    np.dtype(np.uint8): quantize_packed,
+    np.dtype(np.int16): round_packed,
+}
+"""What makes whole numbers of a weight, and their scales, by the dtype that it is to have."""
 
 
 class Source(NamedTuple):
@@ -45,13 +54,10 @@ class Source(NamedTuple):
 def load_decoder(
     checkpoint: Checkpoint,
     config: ModelConfig,
-    dtype: jnp.dtype,
-    quantization: Quantization | None = None,
-    *,
-    is_packed: bool = False,
+    precision: Precision,
     layout: Layout = ON_DEFAULT_DEVICE,
 ) -> Decoder:
-    """The decoder with the checkpoint's weights; those of products in int8, or packed, where that is wanted.
+    """The decoder with the checkpoint's weights; those of products in whole numbers, or packed, if so wanted.
 
     A weight is read whole into the host's memory, and each device is given its own part of it. Of a pipeline
     stage the weights are those of its layers.
@@ -61,7 +67,6 @@ def load_decoder(
         model.
     """
     names = find_family(checkpoint.config).names
-    precision = Precision(dtype, is_int8=quantization == "int8", is_packed=is_packed)
     available = checkpoint.tensor_names()
     prefix = _find_prefix(names, available)
     plan = outline(config, precision, layout)
@@ -86,7 +91,7 @@ def read_weights(
     layout: Layout = ON_DEFAULT_DEVICE,
     columns: Mapping[Path, Columns | None] | None = None,
 ) -> dict[Path, jax.Array]:
-    """The weights of an outline that have a source here, on their devices, and the scales of those in int8.
+    """The weights of an outline that have a source here, on their devices, and the scales of whole ones.
 
     Raises:
       ModelError: a weight has another shape.
@@ -137,10 +142,10 @@ def _load(
     columns: Columns | None,
     names: WeightNames,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """A weight and, where it is quantized, its scales."""
+    """A weight and, where it is whole numbers, its scales."""
     is_packed, is_gate = path[-1] in _PACKED, path[-1] == "packed_pairs"
-    is_int8 = leaf.dtype in (np.int8, np.uint8)
-    shape_of = packed_byte_shape if is_int8 else packed_shape
+    shape_of = packed_byte_shape if leaf.dtype == np.uint8 else packed_shape
+    to_whole = _TO_WHOLE.get(leaf.dtype)
     is_transposed = (path[-1] == "kernel" and not names.is_input_major) or (
         is_packed and names.is_input_major
     )
@@ -159,8 +164,8 @@ def _load(
             )
         merged = merged if columns is None else merged[..., columns.order]
         merged = interleave_gate(merged) if is_gate else merged
-        if is_int8:
-            merged, scale = (quantize_packed if is_packed else quantize_int8)(merged.astype(np.float32))
+        if to_whole is not None:
+            merged, scale = to_whole(merged.astype(np.float32))
             scales.append(scale)
         elif is_packed:
             merged = pack_weight(merged)

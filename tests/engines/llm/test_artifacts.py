@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from headrace.engines import program_store
+from headrace.engines import native, program_store
 from headrace.engines.checkpoints import Checkpoint, open_checkpoint, resolve_model
 from headrace.engines.checkpoints.artifact import PROGRAMS, WEIGHTS, MappedWeights, write_weights
 from headrace.engines.checkpoints.contents import Contents
@@ -173,7 +173,16 @@ def test_weights_of_an_artifact_have_no_names_to_update_them_by(artifact):
 
 
 @pytest.mark.parametrize(
-    "options", [{"dtype": "bfloat16"}, {"dtype": "float32"}, {"dtype": "bfloat16", "quantization": "int8"}]
+    "options",
+    [
+        {"dtype": "bfloat16"},
+        {"dtype": "float32"},
+        {"dtype": "bfloat16", "quantization": "int8"},
+        pytest.param(
+            {"dtype": "float32", "quantization": "int16"},
+            marks=pytest.mark.skipif(not native.is_available(native.LINEAR), reason="kernels are not built"),
+        ),
+    ],
 )
 def test_weights_come_back_as_they_were_and_are_not_copied(native_model, tmp_path, options):
     config, checkpoint = tiny_config(**options), open_checkpoint(str(native_model))
@@ -190,7 +199,7 @@ def test_weights_come_back_as_they_were_and_are_not_copied(native_model, tmp_pat
         make_tokenizer=checkpoint.tokenizer,
     )
     is_packed = any("packed" in name for name in saved)
-    precision = Precision(resolve_dtype(config.dtype), is_int8="quantization" in options, is_packed=is_packed)
+    precision = Precision(resolve_dtype(config.dtype), options.get("quantization"), is_packed=is_packed)
     read = nnx.state(read_decoder(Checkpoint(checkpoint.model, contents), model, precision, config.parallel))
     back = named_arrays(read)
     assert back.keys() == saved.keys()

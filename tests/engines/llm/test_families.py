@@ -16,6 +16,7 @@ from headrace.engines.llm.attend import attend_blocks
 from headrace.engines.llm.batch import PackedPrefill, PrefillBatch, max_blocks, pack_prefill, unpack_prefill
 from headrace.engines.llm.families import load_decoder, read_model_config
 from headrace.engines.llm.kv_cache import make_cache
+from headrace.engines.llm.layers import Precision
 from headrace.engines.llm.request import LLMRequest, Sequence
 from headrace.engines.quantization import quantize_int8
 from tests.engines.llm.conftest import FLOAT32, tiny_config, write_byte_tokenizer
@@ -41,7 +42,7 @@ def all_logits(
     """Logits at every position of each prompt, all of them in one paged prefill."""
     checkpoint = open_checkpoint(str(GOLDEN / variant))
     config = read_model_config(checkpoint.config).for_context(context)
-    decoder = load_decoder(checkpoint, config, FLOAT32, quantization)
+    decoder = load_decoder(checkpoint, config, Precision(FLOAT32, quantization))
     width = 512 // PAGE_SIZE
     cache = make_cache(config, 1 + 3 * width, PAGE_SIZE, FLOAT32)
     # Pages in an order of no meaning: the table alone says where a token lies.
@@ -185,4 +186,4 @@ def test_a_weight_that_the_configuration_does_not_describe_is_refused_by_name():
     checkpoint = open_checkpoint(str(GOLDEN / "qwen3"))
     config = read_model_config(checkpoint.config).replace(has_qk_norm=False)
     with pytest.raises(ModelError, match=r"k_norm\.weight, which is no part"):
-        load_decoder(checkpoint, config, FLOAT32)
+        load_decoder(checkpoint, config, Precision(FLOAT32))

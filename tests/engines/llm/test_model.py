@@ -31,7 +31,7 @@ def all_logits(variant: str, prompt: list[int], backend: Backend = "xla") -> np.
     """Logits at every position of a prompt, through the paged prefill path."""
     checkpoint = open_golden(variant)
     config = read_model_config(checkpoint.config)
-    decoder = load_decoder(checkpoint, config, FLOAT32)
+    decoder = load_decoder(checkpoint, config, Precision(FLOAT32))
     cache = make_cache(config, 33, PAGE_SIZE, FLOAT32)
     request = LLMRequest(
         request_id="a", prompt_token_ids=tuple(prompt), params=SamplingParams(), seed=0, submit_time_s=0.0
@@ -86,30 +86,42 @@ def test_a_missing_or_misshapen_weight_is_named():
     checkpoint = open_golden("gqa")
     config = read_model_config(checkpoint.config | {"num_hidden_layers": 3})
     with pytest.raises(ModelError, match=r"model\.layers\.2\.\S+ is missing"):
-        load_decoder(checkpoint, config, FLOAT32)
+        load_decoder(checkpoint, config, Precision(FLOAT32))
     config = read_model_config(checkpoint.config | {"intermediate_size": 24})
     with pytest.raises(ModelError, match="shape"):
-        load_decoder(checkpoint, config, FLOAT32)
+        load_decoder(checkpoint, config, Precision(FLOAT32))
 
 
 @pytest.mark.skipif(not native.is_available(native.LINEAR), reason="the native kernels are not built")
 @pytest.mark.parametrize("variant", ["gqa", "biases"])
 def test_packed_weights_give_the_hidden_states_of_plain_ones(variant):
-    plain, packed = (hidden_states(variant, BFLOAT16, is_packed=is_packed) for is_packed in (False, True))
+    plain, packed = (
+        hidden_states(variant, Precision(BFLOAT16, is_packed=is_packed)) for is_packed in (False, True)
+    )
     # Sums run in another order, and a sum that differs in its last bit may round to another bfloat16.
     np.testing.assert_allclose(packed, plain, atol=0.06)
     if native.multiplies_bfloat16(native.BEST_LEVEL):
         assert np.abs(packed - plain).mean() < 0.004
     else:  # inputs are rounded elsewhere, and less
-        exact = hidden_states(variant, FLOAT32, is_packed=False)
+        exact = hidden_states(variant, Precision(FLOAT32))
         assert np.abs(packed - exact).mean() < np.abs(plain - exact).mean()
 
 
-def hidden_states(variant: str, dtype: jnp.dtype, *, is_packed: bool) -> np.ndarray:
+@pytest.mark.skipif(not native.is_available(native.LINEAR), reason="the native kernels are not built")
+@pytest.mark.parametrize("variant", ["gqa", "biases"])
+def test_weights_of_16_bits_give_nearly_the_hidden_states_of_float32(variant):
+    exact = hidden_states(variant, Precision(FLOAT32))
+    whole = hidden_states(variant, Precision(FLOAT32, "int16", is_packed=True))
+    halves = hidden_states(variant, Precision(BFLOAT16))
+    np.testing.assert_allclose(whole, exact, atol=0.01)
+    assert np.abs(whole - exact).mean() < 0.2 * np.abs(halves - exact).mean()
+
+
+def hidden_states(variant: str, precision: Precision) -> np.ndarray:
     """Those of a prompt, without attention between its tokens."""
     checkpoint = open_golden(variant)
     config = read_model_config(checkpoint.config)
-    decoder = load_decoder(checkpoint, config, dtype, is_packed=is_packed)
+    decoder = load_decoder(checkpoint, config, precision)
 
     def attend_to_themselves(projected, cache, rule):
         _, _, values = projected.split()
@@ -117,7 +129,7 @@ def hidden_states(variant: str, dtype: jnp.dtype, *, is_packed: bool) -> np.ndar
         return jnp.repeat(values, group, axis=1), cache
 
     tokens = jnp.arange(3, 40, dtype=jnp.int32)
-    cache = make_cache(config, 2, PAGE_SIZE, dtype)
+    cache = make_cache(config, 2, PAGE_SIZE, precision.dtype)
     hidden, _ = decoder(tokens, tokens, cache, attend_to_themselves)
     return np.asarray(hidden)
 
@@ -125,7 +137,7 @@ def hidden_states(variant: str, dtype: jnp.dtype, *, is_packed: bool) -> np.ndar
 def test_steps_in_a_loop_look_tokens_up_without_a_copy_of_the_embedding():
     config = read_model_config(open_golden("gqa").config)
     config = replace(config, layers=(), vocab_size=4096, tie_embeddings=True)
-    graph, weights = nnx.split(Decoder(config, Precision(BFLOAT16, is_int8=False, is_packed=False)))
+    graph, weights = nnx.split(Decoder(config, Precision(BFLOAT16)))
 
     def attend(projected, cache, rule):
         raise AssertionError("there are no layers")

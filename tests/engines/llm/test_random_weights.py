@@ -6,15 +6,27 @@ import jax
 import pytest
 from flax import nnx
 
-from headrace.engines import ModelError
+from headrace.engines import ModelError, native
 from headrace.engines.checkpoints import open_checkpoint
 from headrace.engines.llm import LLM, SamplingParams
 from headrace.engines.llm.assembly import load_weights
 from headrace.engines.llm.families import read_model_config
 from tests.engines.llm.conftest import GOLDEN, tiny_config
 
+is_built = pytest.mark.skipif(
+    not native.is_available(native.LINEAR), reason="the native kernels are not built"
+)
 
-@pytest.mark.parametrize("changes", [{}, {"dtype": "bfloat16"}, {"quantization": "int8"}])
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"dtype": "bfloat16"},
+        {"quantization": "int8"},
+        pytest.param({"quantization": "int16"}, marks=is_built),
+    ],
+)
 def test_random_weights_have_the_shapes_of_those_that_are_read(changes):
     checkpoint = open_checkpoint(str(GOLDEN / "gqa"))
     model = read_model_config(checkpoint.config)

@@ -20,6 +20,7 @@ from headrace.engines.native import (
     pack_linear,
     pack_weight,
     quantize_packed,
+    round_packed,
 )
 
 pytestmark = pytest.mark.skipif(
@@ -63,6 +64,40 @@ def test_products_equal_those_in_float64(level: int, shape: tuple[int, int, int]
     np.testing.assert_allclose(got, want, atol=atol)
     halves = linear(x.astype(jnp.bfloat16), pack_linear(weight, None), num_out, level=level)
     np.testing.assert_allclose(halves, in_float64(x, weight, None), atol=atol)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 16, 16), (7, 48, 40), (33, 240, 100), (600, 1216, 72)])
+def test_weights_of_16_bits_are_nearer_to_float32_than_bfloat16(
+    level: int, dtype: jnp.dtype, shape: tuple[int, int, int]
+):
+    num_rows, num_in, num_out = shape
+    x, weight, bias = random(num_rows, num_in, dtype=dtype), random(num_out, num_in), random(num_out)
+    numbers, scale = round_packed(np.asarray(weight))
+    padded_bias = jnp.pad(bias, (0, -num_out % 16))
+    packed = PackedLinear(jnp.asarray(numbers), padded_bias, jnp.asarray(scale))
+    got = np.asarray(linear(x, packed, num_out, level=level))
+    want = in_float64(x, weight, bias, is_rounded=False)
+    np.testing.assert_allclose(got, want, atol=2e-3 * num_in**0.5)
+    rounded = in_float64(x, weight.astype(jnp.bfloat16), bias)
+    if num_rows > 1:  # of few results the errors may lie otherwise
+        assert np.abs(got - want).mean() < 0.3 * np.abs(rounded - want).mean()
+
+
+def test_weights_of_16_bits_are_whole_steps_of_their_span():
+    weight = np.array(random(24, 200))
+    weight[:, :128] *= 100.0
+    numbers, scale = round_packed(weight)
+    assert (numbers.shape, scale.shape) == ((2, 112, 16, 2), (2, 2, 16))
+    whole = numbers.transpose(0, 2, 1, 3).reshape(32, 224)
+    steps = np.repeat(scale.swapaxes(1, 2).reshape(32, 2), 128, axis=1)[:, :224]
+    back = whole * steps
+    np.testing.assert_allclose(back[:24, :200], weight, atol=0.51 * steps.max())
+    np.testing.assert_allclose(back[:24, 128:200], weight[:, 128:], atol=0.51 * steps[:24, 128:].max())
+    assert np.abs(whole).max() == 4095
+    assert not whole[24:].any()
+    assert not whole[:, 200:].any()
 
 
 def in_bytes(x: jax.Array, weight: np.ndarray) -> np.ndarray:
