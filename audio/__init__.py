@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from headrace.audio.recording import SAMPLE_RATE, AudioSource, Ending, ReadableFile, Recording
     from headrace.audio.silero import VadError, silero_judge
     from headrace.audio.vad import PackedSpeech, SpeechPacker
-    from headrace.audio.windows import MAX_CHUNK_S, Window, WindowStream, cut_windows
+    from headrace.audio.windows import (
+        MAX_CHUNK_S,
+        Window,
+        WindowStream,
+        cut_at_pause,
+        cut_nowhere,
+        cut_windows,
+    )
 
 __all__ = [
     "MAX_CHUNK_S",
@@ -34,6 +41,8 @@ __all__ = [
     "VadError",
     "Window",
     "WindowStream",
+    "cut_at_pause",
+    "cut_nowhere",
     "cut_windows",
     "fill_with_zeros",
     "find_pauses",
@@ -53,6 +62,6 @@ _HOMES = {
     "recording": ("SAMPLE_RATE", "AudioSource", "Ending", "ReadableFile", "Recording"),
     "silero": ("VadError", "silero_judge"),
     "vad": ("PackedSpeech", "SpeechPacker"),
-    "windows": ("MAX_CHUNK_S", "Window", "WindowStream", "cut_windows"),
+    "windows": ("MAX_CHUNK_S", "Window", "WindowStream", "cut_at_pause", "cut_nowhere", "cut_windows"),
 }
 __getattr__ = lazily(__name__, _HOMES)

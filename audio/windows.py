@@ -1,6 +1,6 @@
 """Cuts a recording into windows that end in pauses or overlap by strides."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,11 +77,24 @@ def _lengths(
     )
 
 
+FindCut = Callable[[np.ndarray], int | None]
+"""Where samples, as many as a window can have, are cut; None where they overlap by strides."""
+
+
+def cut_nowhere(samples: np.ndarray) -> None:
+    """All windows are as long as can be, and overlap."""
+
+
+def cut_at_pause(samples: np.ndarray) -> int | None:
+    """A window ends in the longest pause of its last third, if there is one."""
+    return longest_pause(samples, round(len(samples) * LEAST_CHUNK_SHARE))
+
+
 class WindowStream:
     """Cuts samples that come block by block into the windows of `cut_windows`, each with its samples.
 
-    With `at_pauses` a window ends in the longest pause of its last third, if there is one, and has no stride
-    there: nothing is decoded twice, and no word is cut. Holds one window and the newest block.
+    Where `find_cut` finds a place a window ends there and has no stride: nothing is decoded twice. Holds one
+    window and the newest block.
 
     Raises:
       ValueError: as `cut_windows`.
@@ -91,11 +104,10 @@ class WindowStream:
         self,
         chunk_length_s: Seconds = MAX_CHUNK_S,
         stride_length_s: Seconds | Sequence[Seconds] | None = None,
-        *,
-        at_pauses: bool = False,
+        find_cut: FindCut = cut_nowhere,
     ) -> None:
         self._chunk, self._left, self._right = _lengths(chunk_length_s, stride_length_s)
-        self._at_pauses = at_pauses
+        self._find_cut = find_cut
         self._start = 0
         self._stride_left = 0  # of the next window
         self._held = np.zeros(0, np.float32)
@@ -104,10 +116,10 @@ class WindowStream:
         """The windows that the samples complete; one that may be the last waits for `finish`."""
         self._held = np.concatenate([self._held, samples])
         while len(self._held) > self._chunk:
-            pause = self._pause() if self._at_pauses else None
-            if pause is not None:
-                yield self._window(pause, 0)
-                self._go_on(pause, 0)
+            cut = self._find_cut(self._held[: self._chunk])
+            if cut is not None:
+                yield self._window(cut, 0)
+                self._go_on(cut, 0)
             else:
                 yield self._window(self._chunk, self._right)
                 self._go_on(self._chunk - self._left - self._right, self._left)
@@ -116,10 +128,6 @@ class WindowStream:
         """The last window, if there is one."""
         if len(self._held):
             yield self._window(len(self._held), 0)
-
-    def _pause(self) -> int | None:
-        """Where the next window ends in a pause."""
-        return longest_pause(self._held[: self._chunk], round(self._chunk * LEAST_CHUNK_SHARE))
 
     def _window(self, length: int, stride_right: int) -> tuple[Window, np.ndarray]:
         window = Window(self._start, self._start + length, self._stride_left, stride_right)

@@ -18,6 +18,8 @@ from headrace.audio import (
     SpeechPacker,
     Window,
     WindowStream,
+    cut_at_pause,
+    cut_nowhere,
     silero_judge,
     stream_audio,
 )
@@ -159,7 +161,8 @@ class Intake:
             packer = SpeechPacker(silero_judge(), options.chunk_length_s)
             return _SpeechCutter(packer, feed), ChunkedPlan(feed, chunking)
         stride_s = options.stride_length_s
-        windows = WindowStream(options.chunk_length_s, stride_s, at_pauses=stride_s is None)
+        find_cut = cut_at_pause if stride_s is None else cut_nowhere
+        windows = WindowStream(options.chunk_length_s, stride_s, find_cut)
         return _ChunkCutter(windows, feed, self._config.silence_dbfs), ChunkedPlan(feed, chunking)
 
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from headrace.audio import SAMPLE_RATE, Window, WindowStream, cut_windows
+from headrace.audio import SAMPLE_RATE, Window, WindowStream, cut_at_pause, cut_windows
 
 
 def seconds(windows: list[Window]) -> list[tuple[float, ...]]:
@@ -107,7 +107,7 @@ def test_a_stream_is_cut_in_pauses_and_overlaps_where_there_are_none(block: int)
     sound = np.random.default_rng(0).normal(size=110 * SAMPLE_RATE).astype(np.float32)
     for start_s, stop_s in ((4, 5), (22, 22.4), (28, 29), (54, 54.5)):
         sound[round(start_s * SAMPLE_RATE) : round(stop_s * SAMPLE_RATE)] *= 0.001
-    windows = WindowStream(at_pauses=True)
+    windows = WindowStream(find_cut=cut_at_pause)
     cut = [
         each for start in range(0, len(sound), block) for each in windows.add(sound[start : start + block])
     ]
