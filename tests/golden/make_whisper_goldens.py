@@ -278,9 +278,7 @@ def make_row(
     model: WhisperForConditionalGeneration, path: Path, language: str, tokenizer: Tokenizer
 ) -> dict[str, Any]:
     """One clip in all its modes."""
-    waveform = load_clip(path)
-    extractor = WhisperFeatureExtractor(feature_size=80)
-    features = extractor(waveform, sampling_rate=16_000, return_tensors="pt").input_features
+    waveform, features = load_features(path)
     multilingual = model.generation_config.is_multilingual
     transcribe = {"language": language, "task": "transcribe"} if multilingual else {}
     modes = {
@@ -301,14 +299,19 @@ def make_zeros(
     model: WhisperForConditionalGeneration, path: Path, language: str, tokenizer: Tokenizer
 ) -> dict[str, Any]:
     """A clip with timestamps where zeros, not silence, fill the features after its last whole frame."""
-    waveform = load_clip(path)
-    extractor = WhisperFeatureExtractor(feature_size=80)
-    features = extractor(waveform, sampling_rate=16_000, return_tensors="pt").input_features
+    waveform, features = load_features(path)
     features[:, :, len(waveform) // 160 :] = 0
     multilingual = model.generation_config.is_multilingual
     options = {"language": language, "task": "transcribe"} if multilingual else {}
     row = start_facts(model, features) | decode(model, features, return_timestamps=True, **options)
     return row | {"output": text_of(row, model, tokenizer)}
+
+
+def load_features(path: Path) -> tuple[np.ndarray, torch.Tensor]:
+    """A clip's samples, and its features with silence after them."""
+    waveform = load_clip(path)
+    extractor = WhisperFeatureExtractor(feature_size=80)
+    return waveform, extractor(waveform, sampling_rate=16_000, return_tensors="pt").input_features
 
 
 def text_of(row: dict[str, Any], model: WhisperForConditionalGeneration, tokenizer: Tokenizer) -> str:
