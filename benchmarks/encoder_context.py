@@ -8,10 +8,9 @@ decoding included; the encoder's own is told by its frames, 1500 for 30 s.
 
 import argparse
 import time
-from pathlib import Path
 
 import jax
-from wer import LONG_FORM, rate, read_table, score
+from wer import LONG_FORM, rate, read_table, score, table_arguments
 
 from headrace.audio import load_audio
 from headrace.engines.whisper import WhisperConfig, WhisperEngine
@@ -47,13 +46,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", help="a model spec")
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--language", default="en")
-    parser.add_argument("--timestamps", default="segment", choices=["none", "segment", "word"])
+    parser = table_arguments(__doc__, "segment")
     parser.add_argument("--rounds", type=int, default=3)
     return parser.parse_args()
 

@@ -123,15 +123,21 @@ def rate(scores: Sequence[Score]) -> dict[str, float]:
     }
 
 
-def _arguments() -> argparse.Namespace:
+def table_arguments(description: str | None, timestamps: str) -> argparse.ArgumentParser:
+    """A parser of what a benchmark over a table takes: the model, the rows, and the times of their texts."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", help="a model spec")
     parser.add_argument("table", type=Path)
     parser.add_argument("--language", default="en", help="rows to take, and the language the engine is told")
+    parser.add_argument("--timestamps", default=timestamps, choices=["none", "segment", "word"])
+    return parser
+
+
+def _arguments() -> argparse.Namespace:
+    parser = table_arguments(__doc__, "none")
     parser.add_argument("--detect", action="store_true", help="do not tell the engine the language")
-    parser.add_argument("--timestamps", default="none", choices=["none", "segment", "word"])
     parser.add_argument("--mode", default="chunked", choices=["chunked", "sequential"])
     parser.add_argument("--vad", action="store_true")
     parser.add_argument("--dtype", default="auto")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from wer import LONG_FORM, count_errors, read_table
+from wer import LONG_FORM, count_errors, read_table, table_arguments
 
 from headrace.audio import SAMPLE_RATE, load_audio
 from headrace.engines.whisper import WhisperConfig, WhisperEngine
@@ -84,13 +84,7 @@ def _print(way: str, recordings: Sequence[Joined], texts: Sequence[str], languag
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", help="a model spec")
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--language", default="en")
-    parser.add_argument("--timestamps", default="segment", choices=["none", "segment", "word"])
+    parser = table_arguments(__doc__, "segment")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--noise-db", type=float, help="level of added noise below the recording's")
     return parser.parse_args()
