@@ -140,7 +140,7 @@ def load_draft(config: EngineConfig, max_model_len: int, target: Decoder) -> Dra
     config.speculative.require_model()
     checkpoint = open_checkpoint(config.speculative.speculative_model or "")
     if config.speculative.use_eagle():
-        head = load_eagle_head(checkpoint, target, _choose_precision(config))
+        head = load_eagle_head(checkpoint, target, choose_precision(config))
         return Draft(decoder=head, config=config, is_borrowed=False)
     model = read_model_config(checkpoint.config)
     decoder = load_weights(checkpoint, model.for_context(min(max_model_len, model.max_position)), config)
@@ -190,7 +190,7 @@ def load_weights(
     Raises:
       ModelError: a weight is missing, has another shape, or is no part of the model.
     """
-    precision = _choose_precision(config)
+    precision = choose_precision(config)
     if config.use_random_weights:
         return random_decoder(model, precision, layout=layout)
     if checkpoint.artifact is not None:
@@ -198,7 +198,7 @@ def load_weights(
     return load_decoder(checkpoint, model, precision, layout=layout)
 
 
-def _choose_precision(config: EngineConfig) -> Precision:
+def choose_precision(config: EngineConfig) -> Precision:
     """The form of the weights that this machine multiplies fastest.
 
     Raises:
@@ -213,7 +213,10 @@ def _choose_precision(config: EngineConfig) -> Precision:
             "keeps the kernels out (attention_backend xla, parallel sizes, a build without a compiler)"
         )
     is_packed = is_native and (is_int16 or dtype == jnp.bfloat16)
-    return Precision(dtype, config.quantization, is_packed=is_packed)
+    rounds = is_packed and not native.multiplies_bfloat16(native.BEST_LEVEL)
+    # What the kernels would make of bfloat16 in each product is made once there, of the numbers as they are.
+    quantization = config.quantization or ("int16" if rounds else None)
+    return Precision(dtype, quantization, is_packed=is_packed)
 
 
 def open_model(model: str | Checkpoint, config: EngineConfig | None) -> Checkpoint:
@@ -241,7 +244,7 @@ def check_model(
       ConfigError: the config or the params do not fit the model, or it has no template and `chat` wants one.
     """
     model = read_model_config(checkpoint.config)
-    _choose_precision(config)
+    choose_precision(config)
     check_split(model, config.parallel.tensor_parallel_size)
     config.parallel.stage_layers(model.num_layers)
     _choose_max_model_len(config, model.max_position)

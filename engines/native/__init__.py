@@ -38,6 +38,7 @@ from headrace.engines.native.linear import (
     packed_scale_shape,
     packed_shape,
     quantize_packed,
+    round_linear,
     round_packed,
 )
 from headrace.engines.native.zeros import zeros
@@ -81,6 +82,7 @@ __all__ = [
     "packed_scale_shape",
     "packed_shape",
     "quantize_packed",
+    "round_linear",
     "round_packed",
     "zeros",
 ]

@@ -77,8 +77,19 @@ def pack_linear(
     weight: Float[Array | np.ndarray, "out in"], bias: Float32[Array | np.ndarray, " out"] | None
 ) -> PackedLinear:
     """Weights for `linear`, padded with zeros to whole panels and steps."""
-    values = NOTHING if bias is None else np.pad(np.asarray(bias), (0, -weight.shape[0] % PANEL))
-    return PackedLinear(*jax.device_put((pack_weight(weight), values)))
+    return PackedLinear(*jax.device_put((pack_weight(weight), _padded(bias))))
+
+
+def round_linear(
+    weight: Float[Array | np.ndarray, "out in"], bias: Float32[Array | np.ndarray, " out"] | None
+) -> PackedLinear:
+    """As `pack_linear`, in whole numbers of 13 bits."""
+    numbers, scale = round_packed(np.asarray(weight))
+    return PackedLinear(*jax.device_put((numbers, _padded(bias), scale)))
+
+
+def _padded(bias: Float32[Array | np.ndarray, " out"] | None) -> Float32[np.ndarray, " padded"]:
+    return NOTHING if bias is None else np.pad(np.asarray(bias), (0, -len(bias) % PANEL))
 
 
 def pack_weight(weight: Float[Array | np.ndarray, "out in"]) -> np.ndarray:
@@ -101,8 +112,10 @@ def round_packed(
     spans = packed_scale_shape(num_in, num_out)[1]
     padded = np.zeros((panels * PANEL, spans, SPAN), np.float32)
     padded.reshape(len(padded), -1)[:num_out, :num_in] = weight
-    scale = np.maximum(np.abs(padded).max(axis=2), LEAST_SIZE) / np.float32(MOST_WHOLE)
-    whole = np.rint(padded / scale[:, :, None]).astype(np.int16).reshape(len(padded), -1)[:, : 2 * pairs]
+    size = np.maximum(padded.max(axis=2), -padded.min(axis=2))
+    scale = np.maximum(size, LEAST_SIZE) / np.float32(MOST_WHOLE)
+    padded *= (1 / scale)[:, :, None]  # in place: a head has tens of millions
+    whole = np.rint(padded, out=padded).astype(np.int16).reshape(len(padded), -1)[:, : 2 * pairs]
     by_pairs = np.ascontiguousarray(whole).view(np.uint32).reshape(panels, PANEL, pairs).swapaxes(1, 2)
     by_span = scale.reshape(panels, PANEL, spans).swapaxes(1, 2)
     return np.ascontiguousarray(by_pairs).view(np.int16).reshape(shape), np.ascontiguousarray(by_span)
@@ -218,4 +231,4 @@ def linear_of_rows(
 def embed(token: Int32[Array, " B"], packed: PackedLinear, width: int) -> Float32[Array, "B D"]:
     """Rows of an embedding whose weights are packed for the output head, which has the same ones."""
     call = jax.ffi.ffi_call(EMBED, jax.ShapeDtypeStruct((len(token), width), jnp.float32))
-    return call(token, packed.weight)
+    return call(token, packed.weight, packed.scale)

@@ -36,7 +36,7 @@ class Linear(nnx.Module):
     def __init__(self, pair: Pair, form: Form) -> None:
         self.num_out, self.num_in = pair[0].shape
         self.dtype = form.dtype
-        self.is_native = form.kind == "packed"
+        self.is_native = form.kind in ("packed", "int16")
         weight, scale, bias = (_outlined if form.is_outline else _kept)(*pair, form)
         self.weight = nnx.Param(weight)
         self.scale = None if scale is None else nnx.Param(scale)
@@ -58,7 +58,8 @@ class Linear(nnx.Module):
     def packed(self) -> native.PackedLinear:
         assert self.is_native
         assert self.bias is not None
-        return native.PackedLinear(self.weight[...], self.bias[...])
+        scale = native.NOTHING if self.scale is None else self.scale[...]
+        return native.PackedLinear(self.weight[...], self.bias[...], scale)
 
     def _product(self, x: Float[Array, "*rows in"]) -> Float32[Array, "*rows out"]:
         weight = self.weight[...].astype(self.dtype)
@@ -75,7 +76,7 @@ class _Kept(NamedTuple):
     """The arrays of a product on the device, in its form."""
 
     weight: Shaped[Array, "..."]
-    scale: Float32[Array, " out"] | None
+    scale: Float32[AnyArray, "..."] | None
     bias: Float32[Array, " padded"] | None
 
 
@@ -83,6 +84,9 @@ def _kept(weight: Float[AnyArray, "out in"], bias: Float32[AnyArray, " out"] | N
     if form.kind == "packed":
         packed = native.pack_linear(weight, bias)
         return _Kept(packed.weight, None, packed.bias)
+    if form.kind == "int16":
+        packed = native.round_linear(weight, bias)
+        return _Kept(packed.weight, packed.scale, packed.bias)
     kept_bias = None if bias is None else on_device(bias)
     if form.kind == "int8":
         kernel, scale = quantize_int8(np.asarray(weight, np.float32).T)
@@ -97,6 +101,10 @@ def _outlined(weight: Float[AnyArray, "out in"], bias: Float32[AnyArray, " out"]
     if form.kind == "packed":
         packed = jnp.zeros(native.packed_shape(num_in, num_out), jnp.bfloat16)
         return _Kept(packed, None, native.packed_bias(kept_bias, num_out))
+    if form.kind == "int16":
+        numbers = jnp.zeros(native.packed_shape(num_in, num_out), jnp.int16)
+        scale = jnp.zeros(native.packed_scale_shape(num_in, num_out), jnp.float32)
+        return _Kept(numbers, scale, native.packed_bias(kept_bias, num_out))
     if form.kind == "int8":
         return _Kept(jnp.asarray(weight, jnp.int8), jnp.zeros(num_out, jnp.float32), kept_bias)
     return _Kept(jnp.asarray(weight), None, kept_bias)

@@ -29,8 +29,8 @@ class Form(NamedTuple):
 
     dtype: jnp.dtype
     """What enters the product."""
-    kind: Literal["plain", "packed", "int8"]
-    """As they are, in the native kernel's order, or in 8 bits with a float32 scale for each output."""
+    kind: Literal["plain", "packed", "int16", "int8"]
+    """As they are, in the native kernel's order, there as whole numbers, or in 8 bits for plain XLA."""
     is_outline: bool = False
     """Whether the weights are but traced, for their shapes."""
 
@@ -52,10 +52,12 @@ class Weights:
         self.dtype = dtype
         self.width = dims.width
         is_native = dtype == jnp.bfloat16 and dims.width % 16 == 0 and native.is_available(native.LINEAR)
-        self.plain_form = Form(dtype, "packed" if is_native else "plain")
+        # Where CPUs do not multiply bfloat16 the kernel would make whole numbers of it in each product.
+        packed = "packed" if native.multiplies_bfloat16(native.BEST_LEVEL) else "int16"
+        self.plain_form = Form(dtype, packed if is_native else "plain")
         self.form = self.plain_form if quantization is None else Form(dtype, quantization)
-        # 8 bits are made of the numbers as they are, not as bfloat16 rounds them.
-        self.product_dtype = dtype if quantization is None else jnp.dtype(jnp.float32)
+        # Whole numbers are made of the weights as they are, not as bfloat16 rounds them.
+        self.product_dtype = jnp.dtype(jnp.float32) if self.form.kind in ("int16", "int8") else dtype
         self._check()
 
     def array(self, name: str, dtype: jnp.dtype | type | None = None) -> Float[Array, "..."]:
@@ -86,7 +88,8 @@ class Weights:
         """A convolution of width 3 as a product: [out, in, 3] becomes [out, 3 x in]."""
         kernel = self._read(f"{name}.weight")
         flat = np.ascontiguousarray(np.swapaxes(kernel, 1, 2)).reshape(kernel.shape[0], -1)
-        return flat.astype(self.dtype), self._bias(name, kernel.shape[0])
+        dtype = jnp.float32 if self.plain_form.kind == "int16" else self.dtype
+        return flat.astype(dtype), self._bias(name, kernel.shape[0])
 
     def _read(self, name: str) -> np.ndarray:
         full = self._prefix + name

@@ -15,10 +15,8 @@ from headrace.engines.checkpoints.contents import Contents
 from headrace.engines.errors import ConfigError, ModelError
 from headrace.engines.llm import LLM, SamplingParams
 from headrace.engines.llm.artifacts import read_decoder
-from headrace.engines.llm.assembly import load_weights
+from headrace.engines.llm.assembly import choose_precision, load_weights
 from headrace.engines.llm.families import read_model_config
-from headrace.engines.llm.layers import Precision
-from headrace.engines.precision import resolve_dtype
 from headrace.engines.prepared import named_arrays, ready_programs
 from tests.engines.llm.conftest import tiny_config
 
@@ -198,8 +196,7 @@ def test_weights_come_back_as_they_were_and_are_not_copied(native_model, tmp_pat
         tensors=mapped,
         make_tokenizer=checkpoint.tokenizer,
     )
-    is_packed = any("packed" in name for name in saved)
-    precision = Precision(resolve_dtype(config.dtype), options.get("quantization"), is_packed=is_packed)
+    precision = choose_precision(config)
     read = nnx.state(read_decoder(Checkpoint(checkpoint.model, contents), model, precision, config.parallel))
     back = named_arrays(read)
     assert back.keys() == saved.keys()

@@ -20,6 +20,7 @@ from headrace.engines.native import (
     pack_linear,
     pack_weight,
     quantize_packed,
+    round_linear,
     round_packed,
 )
 
@@ -74,10 +75,7 @@ def test_weights_of_16_bits_are_nearer_to_float32_than_bfloat16(
 ):
     num_rows, num_in, num_out = shape
     x, weight, bias = random(num_rows, num_in, dtype=dtype), random(num_out, num_in), random(num_out)
-    numbers, scale = round_packed(np.asarray(weight))
-    padded_bias = jnp.pad(bias, (0, -num_out % 16))
-    packed = PackedLinear(jnp.asarray(numbers), padded_bias, jnp.asarray(scale))
-    got = np.asarray(linear(x, packed, num_out, level=level))
+    got = np.asarray(linear(x, round_linear(weight, bias), num_out, level=level))
     want = in_float64(x, weight, bias, is_rounded=False)
     np.testing.assert_allclose(got, want, atol=2e-3 * num_in**0.5)
     rounded = in_float64(x, weight.astype(jnp.bfloat16), bias)
@@ -244,6 +242,14 @@ def test_rows_of_an_embedding_come_out_of_the_head():
     token = jnp.array([0, 82, 17, 16, 15, 33], jnp.int32)
     got = jax.jit(embed, static_argnums=2)(token, pack_linear(table, None), 48)
     np.testing.assert_array_equal(got, table[token].astype(jnp.float32))
+
+
+def test_rows_of_a_head_of_16_bits_are_its_whole_steps():
+    table = random(83, 160)
+    packed = round_linear(table, None)
+    token = jnp.array([0, 82, 17, 16, 15, 33], jnp.int32)
+    got = jax.jit(embed, static_argnums=2)(token, packed, 160)
+    np.testing.assert_allclose(got, table[token], atol=0.51 * np.max(packed.scale))
 
 
 def test_an_embedding_has_no_row_beyond_its_panels():
