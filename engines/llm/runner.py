@@ -11,7 +11,7 @@ from flax import nnx
 
 from headrace.engines.buckets import pick_bucket
 from headrace.engines.checkpoints.artifact import PROGRAMS, write_weights
-from headrace.engines.llm.attention import choose_backend
+from headrace.engines.llm.attention import Backend, choose_backend
 from headrace.engines.llm.batch import (
     DecodeBatch,
     PrefillBatch,
@@ -26,7 +26,7 @@ from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.foresight import Foresight
 from headrace.engines.llm.hidden_pages import make_hidden_pages
 from headrace.engines.llm.host_rules import add_host_rules, need_host
-from headrace.engines.llm.kv_cache import NULL_PAGE, make_pages
+from headrace.engines.llm.kv_cache import NULL_PAGE, KVCache, make_pages
 from headrace.engines.llm.logit_edits import Extras, pack_edits, pack_mask
 from headrace.engines.llm.logprobs import count_top, top_bucket
 from headrace.engines.llm.lowering import Lowering, StopIds
@@ -84,17 +84,8 @@ class Runner:
         decoder, layout = stages[-1]
         self._graph, self._weights = nnx.split(decoder)
         self._draft = None if draft is None else DraftModel(draft, num_pages, config.cache.page_size)
-        kv_dtype = jnp.dtype(jnp.int8) if config.cache.kv_cache_dtype == "int8" else dtype
         backend = choose_backend(config, decoder.config.head_dim)
-        page_size = config.cache.page_size
-        caches = [
-            make_pages(each.decoder.config, num_pages, page_size, kv_dtype, backend, each.layout.pages)
-            for each in stages
-        ]
-        self._cache = caches.pop()
-        if config.speculative.use_eagle():
-            hidden = make_hidden_pages(decoder.config.hidden_size, num_pages, page_size, dtype)
-            self._cache = (*self._cache, hidden)
+        *caches, self._cache = _make_caches(stages, config, num_pages, dtype, backend)
         earlier = [
             EarlierStage(stage, StageNumber(number), cache, backend)
             for number, (stage, cache) in enumerate(zip(stages, caches, strict=False))
@@ -299,3 +290,19 @@ class Runner:
         return Extras(
             pack_edits(sequences, num_rows, num_new), pack_mask(sequences, num_rows, self._vocab_size)
         )
+
+
+def _make_caches(
+    stages: Sequence[Stage], config: EngineConfig, num_pages: int, dtype: jnp.dtype, backend: Backend
+) -> list[KVCache]:
+    """The KV pages of each stage; with those of the last, hidden states where an EAGLE head reads them."""
+    page_size = config.cache.page_size
+    kv_dtype = jnp.dtype(jnp.int8) if config.cache.kv_cache_dtype == "int8" else dtype
+    caches: list[KVCache] = [
+        make_pages(each.decoder.config, num_pages, page_size, kv_dtype, backend, each.layout.pages)
+        for each in stages
+    ]
+    if config.speculative.use_eagle():
+        hidden_size = stages[-1].decoder.config.hidden_size
+        caches[-1] = (*caches[-1], make_hidden_pages(hidden_size, num_pages, page_size, dtype))
+    return caches
