@@ -16,7 +16,7 @@ from headrace.engines.llm.batch import DecodeBatch, PrefillBatch
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.logprobs import PromptTrace
 from headrace.engines.llm.page_pool import PagePool
-from headrace.engines.llm.prompt_pages import PromptPages
+from headrace.engines.llm.prompt_pages import PromptPages, Shared
 from headrace.engines.llm.request import LLMRequest, Sequence
 from headrace.engines.llm.shapes import Shapes
 from headrace.engines.llm.waiting import WaitingQueue
@@ -110,24 +110,7 @@ class Scheduler:
         self._check_length(num_prompt, max_total)
         if len(self._waiting) >= self._limits.max_waiting:
             raise QueueFullError(f"{self._limits.max_waiting} rows wait: step first, or raise max_waiting")
-        siblings: list[Sequence] = []
-        num_top = request.params.prompt_logprobs
-        prompt_trace = None if num_top is None else PromptTrace(num_top, num_prompt)
-        num_rows = 1 if request.params.use_beam_search else request.params.num_samples
-        for sample in range(num_rows):
-            self._num_arrivals += 1
-            siblings.append(
-                Sequence(
-                    request=request,
-                    sample=sample,
-                    siblings=siblings,
-                    tokens=list(request.prompt_token_ids),
-                    prompt_trace=prompt_trace,
-                    max_total=max_total,
-                    arrival=self._num_arrivals,
-                )
-            )
-        for sequence in siblings:
+        for sequence in self._rows_of(request, max_total):
             self._waiting.add(sequence)
 
     def abort(self, request_id: str) -> None:
@@ -194,6 +177,27 @@ class Scheduler:
                 f"{self._pool.num_usable * self._pool.page_size}: raise num_pages or lower max_tokens",
                 kind="prompt_too_long",
             )
+
+    def _rows_of(self, request: LLMRequest, max_total: int) -> list[Sequence]:
+        """The rows that a request begins with: one a sample; of a beam search the first beam alone."""
+        num_prompt, num_top = len(request.prompt_token_ids), request.params.prompt_logprobs
+        prompt_trace = None if num_top is None else PromptTrace(num_top, num_prompt)
+        num_rows = 1 if request.params.use_beam_search else request.params.num_samples
+        siblings: list[Sequence] = []
+        for sample in range(num_rows):
+            self._num_arrivals += 1
+            siblings.append(
+                Sequence(
+                    request=request,
+                    sample=sample,
+                    siblings=siblings,
+                    tokens=list(request.prompt_token_ids),
+                    prompt_trace=prompt_trace,
+                    max_total=max_total,
+                    arrival=self._num_arrivals,
+                )
+            )
+        return siblings
 
     def _next_prefill(self) -> PrefillBatch | None:
         """Chunks of rows that run already, then of waiting ones as far as tokens, slots and pages go."""
@@ -283,21 +287,14 @@ class Scheduler:
         if start in starts or is_awaited:
             self._pool.free(shared.pages)
             return "later"
-        num_pages = self._pool.pages_for(len(sequence.tokens)) - len(shared.pages)
-        has_room = self._pool.num_free >= num_pages + self._num_spare_pages()
-        pages = self._pool.allocate(num_pages) if has_room else None
-        if pages is None:
+        if not self._allocate(sequence, shared):
             self._pool.free(shared.pages)
             return "no room"
-        sequence.pages = shared.pages + pages
-        sequence.num_computed = shared.num_tokens
-        # Outputs that are known are decoded again where the last bits of a token depend on its program.
-        sequence.prefill_end = sequence.num_prompt if self._config.deterministic else len(sequence.tokens)
         if not self._add_chunk(batch, sequence):
             self._release(sequence)
             return "later"
         if shared.partial_page is not None:
-            self._copies.append((shared.partial_page, pages[0]))
+            self._copies.append((shared.partial_page, sequence.pages[len(shared.pages)]))
         sequence.prefix, sequence.num_published = shared.name, shared.num_published
         if sequence.num_preemptions == 0:
             sequence.num_cached = shared.num_tokens
@@ -306,6 +303,19 @@ class Scheduler:
         self._waiting.remove(sequence)
         self._running.append(sequence)
         return "admitted"
+
+    def _allocate(self, sequence: Sequence, shared: Shared) -> bool:
+        """Gives a waiting row the pages of all its tokens beside those that it shares, or none of them."""
+        num_pages = self._pool.pages_for(len(sequence.tokens)) - len(shared.pages)
+        has_room = self._pool.num_free >= num_pages + self._num_spare_pages()
+        pages = self._pool.allocate(num_pages) if has_room else None
+        if pages is None:
+            return False
+        sequence.pages = shared.pages + pages
+        sequence.num_computed = shared.num_tokens
+        # Outputs that are known are decoded again where the last bits of a token depend on its program.
+        sequence.prefill_end = sequence.num_prompt if self._config.deterministic else len(sequence.tokens)
+        return True
 
     def _num_spare_pages(self) -> int:
         """Pages that admission leaves to the running rows to grow into: without them the newcomer would be
