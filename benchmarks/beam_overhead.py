@@ -23,7 +23,8 @@ from benchmarks.kept_engine import KEPT
 from headrace.pipelines import GenerateConfig, TranscribeConfig
 from headrace.pipelines import pipeline as pipeline_module
 from headrace.pipelines.generate import GenerateWork
-from headrace.pipelines.run import PreparedRun, prepare_run, run_prepared
+from headrace.pipelines.prepared_run import PreparedRun, prepare_run
+from headrace.pipelines.run import run_prepared
 from headrace.pipelines.run_chunk import work_rows
 from headrace.pipelines.transcribe import TranscribeWork
 from headrace.pipelines.work import ServingEngine

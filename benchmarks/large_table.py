@@ -24,8 +24,9 @@ from headrace.engines.llm import LLM, RequestOutput
 from headrace.pipelines import GenerateConfig
 from headrace.pipelines import pipeline as pipeline_module
 from headrace.pipelines.generate import GenerateWork
+from headrace.pipelines.prepared_run import prepare_run
 from headrace.pipelines.resident import Resident
-from headrace.pipelines.run import prepare_run, run_prepared
+from headrace.pipelines.run import run_prepared
 from headrace.pipelines.work import WorkRow
 
 

@@ -13,7 +13,7 @@ from headrace.pipelines.estimate import Estimate, Range, estimate
 from headrace.pipelines.generate import engine_config
 from headrace.pipelines.needs import Needs, engine_needs
 from headrace.pipelines.openai_batch import generate_work
-from headrace.pipelines.run import PreparedRun, prepare_run
+from headrace.pipelines.prepared_run import PreparedRun, prepare_run
 from headrace.pipelines.transcribe import TranscribeWork
 
 JOBS = {"generate": GenerateConfig, "transcribe": TranscribeConfig}

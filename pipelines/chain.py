@@ -30,19 +30,17 @@ from headrace.pipelines.pipeline import (
     wait_for,
 )
 from headrace.pipelines.plan import ChunkTask, Plan
-from headrace.pipelines.progress import ProgressPoller, reporting
-from headrace.pipelines.recipe import Recipe, Stage
-from headrace.pipelines.run import (
+from headrace.pipelines.prepared_run import (
     PreparedRun,
-    begin_run,
     check_options,
     find_model,
-    finish_run,
     new_record,
-    note_break,
     prepare_run,
     refuse_other_run,
 )
+from headrace.pipelines.progress import ProgressPoller, reporting
+from headrace.pipelines.recipe import Recipe, Stage
+from headrace.pipelines.run import begin_run, finish_run, note_break
 from headrace.pipelines.run_chunk import Launch, Manifest, RunChunk
 from headrace.pipelines.run_record import read_record
 from headrace.pipelines.shards import Chunk, Shard, ShardFile, cut_chunks

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from headrace.pipelines.errors import InputError
 from headrace.pipelines.plan import ChunkTask
-from headrace.pipelines.run import PreparedRun
+from headrace.pipelines.prepared_run import PreparedRun
 from headrace.pipelines.run_chunk import work_rows
 from headrace.pipelines.work import ResultRow, ServingEngine, Work, WorkRow
 

@@ -19,7 +19,7 @@ from headrace.engines.mesh import count_replicas
 from headrace.engines.precision import resolve_dtype
 from headrace.pipelines.config import GenerateConfig
 from headrace.pipelines.generate import engine_config
-from headrace.pipelines.run import PreparedRun
+from headrace.pipelines.prepared_run import PreparedRun
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

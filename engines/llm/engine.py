@@ -62,7 +62,7 @@ class LLMEngine:
         elif request.output_kind != "final" and params.num_samples > params.n:
             raise RequestError("best_of chooses at the end: take n for texts as they grow", kind="params")
         self._scheduler.add(request)
-        self._runner.note(request)
+        self._runner.foresight.note(request)
 
     def abort(self, request_id: str) -> None:
         """Forgets a request and frees its pages."""
@@ -121,12 +121,12 @@ class LLMEngine:
         num_seqs: int | Several[int] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> list[ProgramKey]:
-        """Compiles programs now: see `Runner.precompile`."""
-        return self._runner.precompile(num_tokens, num_seqs, on_progress)
+        """Compiles programs now: see `Foresight.precompile`."""
+        return self._runner.foresight.precompile(num_tokens, num_seqs, on_progress)
 
     def announce(self, requests: Several[LLMRequest]) -> None:
-        """Foresees rows like these: see `Runner.announce`."""
-        self._runner.announce(requests)
+        """Foresees rows like these: see `Foresight.announce`."""
+        self._runner.foresight.announce(requests)
 
     def counters(self) -> dict[str, float]:
         """Counters since the start."""
@@ -180,7 +180,7 @@ class LLMEngine:
         most = limits.dispatches_in_flight if limits.async_scheduling else 1
         while len(self._in_flight) < most and self._scheduler.has_work():
             if not self._runner.programs.is_warm:
-                self._runner.expect(*self._scheduler.demand())
+                self._runner.foresight.expect(*self._scheduler.demand())
             batch = self._scheduler.next_batch()
             if batch is None:
                 return

@@ -1,7 +1,6 @@
 """Runs batches on the device: one program for prefills and one for bursts of decode steps, by bucket."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from flax import nnx
 
 from headrace.engines.buckets import pick_bucket
 from headrace.engines.checkpoints.artifact import PROGRAMS, write_weights
-from headrace.engines.errors import ConfigError
-from headrace.engines.llm.attention import choose_backend
+from headrace.engines.llm.attention import Backend, choose_backend
 from headrace.engines.llm.batch import (
     DecodeBatch,
     PrefillBatch,
@@ -25,16 +23,16 @@ from headrace.engines.llm.batch import (
 from headrace.engines.llm.choose import Scores
 from headrace.engines.llm.draft import Draft, DraftModel, lagging
 from headrace.engines.llm.engine_config import EngineConfig
+from headrace.engines.llm.foresight import Foresight
 from headrace.engines.llm.hidden_pages import make_hidden_pages
 from headrace.engines.llm.host_rules import add_host_rules, need_host
-from headrace.engines.llm.kv_cache import NULL_PAGE, make_pages
+from headrace.engines.llm.kv_cache import NULL_PAGE, KVCache, make_pages
 from headrace.engines.llm.logit_edits import Extras, pack_edits, pack_mask
 from headrace.engines.llm.logprobs import count_top, top_bucket
 from headrace.engines.llm.lowering import Lowering, StopIds
 from headrace.engines.llm.model import Decoder
 from headrace.engines.llm.pipeline import EarlierStage, EarlierStages, Stage, shape_of
 from headrace.engines.llm.prompt_scores import PromptSpan, pack_spans, record_spans, take_spans
-from headrace.engines.llm.request import LLMRequest
 from headrace.engines.llm.request import Sequence as Row
 from headrace.engines.llm.shapes import choose_shapes
 from headrace.engines.llm.variants import (
@@ -44,21 +42,13 @@ from headrace.engines.llm.variants import (
     ENTER_PREFILL,
     PLAIN,
     PLAIN_NEEDS,
-    Needs,
     StageNumber,
     Variant,
-    needs_of,
     programs_for,
 )
 from headrace.engines.prepared import named_arrays
 from headrace.engines.program_store import ProgramStore, ReadyPrograms, open_program_store
 from headrace.engines.programs import ProgramKey, Programs
-
-SMALL_BUCKETS_AFTER_S = 10.0
-"""Seconds of work after which the rest of the buckets is compiled: a small job has ended by then."""
-
-MAX_KINDS = 8
-"""Kinds of rows whose programs are compiled in the background."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,32 +84,19 @@ class Runner:
         decoder, layout = stages[-1]
         self._graph, self._weights = nnx.split(decoder)
         self._draft = None if draft is None else DraftModel(draft, num_pages, config.cache.page_size)
-        kv_dtype = jnp.dtype(jnp.int8) if config.cache.kv_cache_dtype == "int8" else dtype
         backend = choose_backend(config, decoder.config.head_dim)
-        page_size = config.cache.page_size
-        caches = [
-            make_pages(each.decoder.config, num_pages, page_size, kv_dtype, backend, each.layout.pages)
-            for each in stages
-        ]
-        self._cache = caches.pop()
-        if config.speculative.use_eagle():
-            hidden = make_hidden_pages(decoder.config.hidden_size, num_pages, page_size, dtype)
-            self._cache = (*self._cache, hidden)
+        *caches, self._cache = _make_caches(stages, config, num_pages, dtype, backend)
         earlier = [
             EarlierStage(stage, StageNumber(number), cache, backend)
             for number, (stage, cache) in enumerate(zip(stages, caches, strict=False))
         ]
         self._earlier = EarlierStages(earlier, layout)
         self._config = config
-        self._max_model_len = max_model_len
         self._vocab_size = decoder.config.vocab_size
         self.num_pages = num_pages
         self.shapes = choose_shapes(config, max_model_len)
         self.num_dispatches = 0
         self.padding_tokens = 0
-        self._first_launch_s: float | None = None
-        self._announced: tuple[Needs, ...] = ()
-        self._seen: dict[Needs, None] = {}
         self._lowering = Lowering(decoder, self._cache, config, self.shapes, self._draft, layout, earlier)
         plan = programs_for(self.shapes, [PLAIN_NEEDS])
         self.programs = Programs(
@@ -130,69 +107,14 @@ class Runner:
             open_program_store(config.compilation.cache_dir, self._lowering.made_from(), ready),
             self._lowering.devices,
         )
-
-    def announce(self, requests: Sequence[LLMRequest]) -> None:
-        """Foresees the programs of rows like these, beside those that were announced before."""
-        needs = (needs_of(request, self._max_model_len, self.shapes.burst) for request in requests)
-        self._announced = tuple(dict.fromkeys((*self._announced, *needs)))
-        self.programs.plan(programs_for(self.shapes, self._announced))
-
-    def note(self, request: LLMRequest) -> None:
-        """Takes a row into account where programs are compiled ahead of their use."""
-        if len(self._seen) < MAX_KINDS and not self.programs.is_warm:
-            self._seen[needs_of(request, self._max_model_len, self.shapes.burst)] = None
-
-    def expect(self, num_rows: int, num_tokens: int) -> None:
-        """Has the programs compiled that so many rows, with so many tokens to prefill, are going to need."""
-        if not self._config.compilation.aot or num_rows == 0:
-            return
-        shapes, needs = self.shapes, self._announced or tuple(self._seen) or (PLAIN_NEEDS,)
-        num_tokens = min(max(num_tokens, 1), shapes.prefill_tokens[-1])
-        next_shapes = shapes._replace(
-            prefill_tokens=(pick_bucket(shapes.prefill_tokens, num_tokens),),
-            decode_rows=(pick_bucket(shapes.decode_rows, min(num_rows, shapes.decode_rows[-1])),),
-            speculative_rows=tuple(size for size in shapes.speculative_rows if size >= num_rows)[:1],
-        )
-        wanted = programs_for(next_shapes, [_narrowest(each) for each in needs])
-        keys = [key for key in wanted if key.kind != COPY.kind]
-        if self._first_launch_s and time.monotonic() - self._first_launch_s > SMALL_BUCKETS_AFTER_S:
-            keys += reversed(programs_for(shapes, needs))
-        self.programs.expect(keys)
-
-    def precompile(
-        self,
-        num_tokens: int | Sequence[int] | None,
-        num_seqs: int | Sequence[int] | None,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> list[ProgramKey]:
-        """Compiles the programs of these prefills and decodes, or all; those that were not compiled before.
-
-        `on_progress(completed, total)` is called after each program.
-
-        Raises:
-          ConfigError: a number is larger than the largest bucket.
-        """
-        needs = self._announced or (PLAIN_NEEDS,)
-        if num_tokens is None and num_seqs is None:
-            keys = programs_for(self.shapes, needs)
-        else:
-            chosen = [self.shapes.only_for(*pair) for pair in _paired(num_tokens, num_seqs)]
-            wanted = [key for shapes in chosen for key in programs_for(shapes, needs)]
-            keys = [key for key in wanted if key.kind != COPY.kind]
-        keys = list(dict.fromkeys(keys))
-        new = self.programs.expect(keys)
-        for completed, key in enumerate(keys, 1):
-            self.programs.precompile([key])
-            if on_progress is not None:
-                on_progress(completed, len(keys))
-        return new
+        self.foresight = Foresight(self.programs, self.shapes, max_model_len, config.compilation)
 
     def launch(
         self, batch: PrefillBatch | DecodeBatch, stop_ids: StopIds, copies: list[tuple[int, int]]
     ) -> Dispatch:
         """Starts the work of a batch after copying pages; what is launched later runs after it."""
         self._copy_pages(copies)
-        self._first_launch_s = self._first_launch_s or time.monotonic()
+        self.foresight.note_launch()
         self.num_dispatches += 1
         if isinstance(batch, PrefillBatch):
             return self._launch_prefill(batch, stop_ids)
@@ -370,21 +292,17 @@ class Runner:
         )
 
 
-def _narrowest(needs: Needs) -> Needs:
-    """The same with the least room for touched tokens: what a job's first rows need."""
-    return needs._replace(prefill_widths=needs.prefill_widths[:1], decode_widths=needs.decode_widths[:1])
-
-
-def _paired(
-    num_tokens: int | Sequence[int] | None, num_seqs: int | Sequence[int] | None
-) -> list[tuple[int | None, int | None]]:
-    """The numbers side by side; the last of a shorter list is repeated.
-
-    e.g. [128, 512, 1024] and 8 -> (128, 8), (512, 8), (1024, 8)
-    """
-    lists = [[each] if isinstance(each, int | None) else list(each) for each in (num_tokens, num_seqs)]
-    if not all(lists):
-        raise ConfigError("precompile was given an empty list: give numbers, or nothing for every bucket")
-    length = max(map(len, lists))
-    first, second = (each + each[-1:] * (length - len(each)) for each in lists)
-    return list(zip(first, second, strict=True))
+def _make_caches(
+    stages: Sequence[Stage], config: EngineConfig, num_pages: int, dtype: jnp.dtype, backend: Backend
+) -> list[KVCache]:
+    """The KV pages of each stage; with those of the last, hidden states where an EAGLE head reads them."""
+    page_size = config.cache.page_size
+    kv_dtype = jnp.dtype(jnp.int8) if config.cache.kv_cache_dtype == "int8" else dtype
+    caches: list[KVCache] = [
+        make_pages(each.decoder.config, num_pages, page_size, kv_dtype, backend, each.layout.pages)
+        for each in stages
+    ]
+    if config.speculative.use_eagle():
+        hidden_size = stages[-1].decoder.config.hidden_size
+        caches[-1] = (*caches[-1], make_hidden_pages(hidden_size, num_pages, page_size, dtype))
+    return caches

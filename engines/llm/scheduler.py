@@ -8,14 +8,15 @@ A dispatch is launched before the one before it has come back. Chunks whose toke
 another; a row whose next token is still being made is in flight, and left alone until it is there.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from headrace.engines.buckets import pick_bucket
 from headrace.engines.errors import QueueFullError, RequestError
 from headrace.engines.llm.batch import DecodeBatch, PrefillBatch
 from headrace.engines.llm.engine_config import EngineConfig
 from headrace.engines.llm.logprobs import PromptTrace
-from headrace.engines.llm.page_pool import NO_PREFIX, PagePool
+from headrace.engines.llm.page_pool import PagePool
+from headrace.engines.llm.prompt_pages import PromptPages, Shared
 from headrace.engines.llm.request import LLMRequest, Sequence
 from headrace.engines.llm.shapes import Shapes
 from headrace.engines.llm.waiting import WaitingQueue
@@ -25,19 +26,6 @@ REFILL_SHARE = 8
 """While rows wait, a decode burst ends when one in so many of its rows has finished."""
 
 
-class Shared(NamedTuple):
-    """What a row need not compute."""
-
-    pages: list[int]
-    name: int
-    """Name of the prefix in the pool."""
-    num_tokens: int
-    partial_page: int | None
-    """Page of another row whose first tokens are wanted, too, in a page of one's own."""
-    num_published: int
-    """Pages that need not be offered to others."""
-
-
 class Scheduler:
     """Waiting and running rows of one engine."""
 
@@ -45,6 +33,7 @@ class Scheduler:
         self._config = config
         self._limits = config.scheduler
         self._pool = pool
+        self._prompts = PromptPages(config.cache, pool)
         self._max_model_len = max_model_len
         self._shapes = shapes
         self._waiting = WaitingQueue(config.scheduler, pool.page_size)
@@ -121,24 +110,7 @@ class Scheduler:
         self._check_length(num_prompt, max_total)
         if len(self._waiting) >= self._limits.max_waiting:
             raise QueueFullError(f"{self._limits.max_waiting} rows wait: step first, or raise max_waiting")
-        siblings: list[Sequence] = []
-        num_top = request.params.prompt_logprobs
-        prompt_trace = None if num_top is None else PromptTrace(num_top, num_prompt)
-        num_rows = 1 if request.params.use_beam_search else request.params.num_samples
-        for sample in range(num_rows):
-            self._num_arrivals += 1
-            siblings.append(
-                Sequence(
-                    request=request,
-                    sample=sample,
-                    siblings=siblings,
-                    tokens=list(request.prompt_token_ids),
-                    prompt_trace=prompt_trace,
-                    max_total=max_total,
-                    arrival=self._num_arrivals,
-                )
-            )
-        for sequence in siblings:
+        for sequence in self._rows_of(request, max_total):
             self._waiting.add(sequence)
 
     def abort(self, request_id: str) -> None:
@@ -180,7 +152,7 @@ class Scheduler:
         for sequence, length, is_last in zip(batch.sequences, batch.lengths, batch.is_last, strict=True):
             sequence.num_computed += length
             sequence.is_in_flight = is_last
-            self._publish_prompt(sequence)
+            self._prompts.publish(sequence)
 
     def land(self, batch: PrefillBatch | DecodeBatch) -> None:
         """Notes that the results of a batch are there."""
@@ -205,6 +177,27 @@ class Scheduler:
                 f"{self._pool.num_usable * self._pool.page_size}: raise num_pages or lower max_tokens",
                 kind="prompt_too_long",
             )
+
+    def _rows_of(self, request: LLMRequest, max_total: int) -> list[Sequence]:
+        """The rows that a request begins with: one a sample; of a beam search the first beam alone."""
+        num_prompt, num_top = len(request.prompt_token_ids), request.params.prompt_logprobs
+        prompt_trace = None if num_top is None else PromptTrace(num_top, num_prompt)
+        num_rows = 1 if request.params.use_beam_search else request.params.num_samples
+        siblings: list[Sequence] = []
+        for sample in range(num_rows):
+            self._num_arrivals += 1
+            siblings.append(
+                Sequence(
+                    request=request,
+                    sample=sample,
+                    siblings=siblings,
+                    tokens=list(request.prompt_token_ids),
+                    prompt_trace=prompt_trace,
+                    max_total=max_total,
+                    arrival=self._num_arrivals,
+                )
+            )
+        return siblings
 
     def _next_prefill(self) -> PrefillBatch | None:
         """Chunks of rows that run already, then of waiting ones as far as tokens, slots and pages go."""
@@ -288,27 +281,20 @@ class Scheduler:
         """
         if sequence.is_held:
             return "later"
-        shared = self._share_prompt(sequence)
+        shared = self._prompts.share(sequence)
         start = (shared.name, sequence.request.prompt_token_ids[shared.num_tokens :][: self._pool.page_size])
         is_awaited = any(sibling.is_prefilling and sibling.pages for sibling in sequence.siblings)
         if start in starts or is_awaited:
             self._pool.free(shared.pages)
             return "later"
-        num_pages = self._pool.pages_for(len(sequence.tokens)) - len(shared.pages)
-        has_room = self._pool.num_free >= num_pages + self._num_spare_pages()
-        pages = self._pool.allocate(num_pages) if has_room else None
-        if pages is None:
+        if not self._allocate(sequence, shared):
             self._pool.free(shared.pages)
             return "no room"
-        sequence.pages = shared.pages + pages
-        sequence.num_computed = shared.num_tokens
-        # Outputs that are known are decoded again where the last bits of a token depend on its program.
-        sequence.prefill_end = sequence.num_prompt if self._config.deterministic else len(sequence.tokens)
         if not self._add_chunk(batch, sequence):
             self._release(sequence)
             return "later"
         if shared.partial_page is not None:
-            self._copies.append((shared.partial_page, pages[0]))
+            self._copies.append((shared.partial_page, sequence.pages[len(shared.pages)]))
         sequence.prefix, sequence.num_published = shared.name, shared.num_published
         if sequence.num_preemptions == 0:
             sequence.num_cached = shared.num_tokens
@@ -318,26 +304,18 @@ class Scheduler:
         self._running.append(sequence)
         return "admitted"
 
-    def _share_prompt(self, sequence: Sequence) -> Shared:
-        """What of the row's prompt is computed already, by a sibling or by earlier rows; takes its pages.
-
-        e.g. a sibling of a row with a prompt of 40 tokens, pages of 16: it shares two pages, copies the third
-        and computes the last token again, as its own first one is drawn from that token's logits.
-        """
-        page_size = self._pool.page_size
-        for sibling in sequence.siblings:
-            if sibling.pages and not sibling.is_prefilling and sibling is not sequence:
-                num_tokens = sequence.num_prompt - 1
-                count = num_tokens // page_size
-                self._pool.share(sibling.pages[:count])
-                partial = sibling.pages[count] if num_tokens % page_size else None
-                # Its pages are published by the sibling, if at all.
-                num_published = sequence.num_prompt // page_size
-                return Shared(sibling.pages[:count], NO_PREFIX, num_tokens, partial, num_published)
-        if not self._config.cache.enable_prefix_caching or sequence.needs_whole_prompt:
-            return Shared([], NO_PREFIX, 0, None, 0)
-        name, pages = self._pool.share_prefix(sequence.request.prompt_token_ids)
-        return Shared(pages, name, len(pages) * page_size, None, len(pages))
+    def _allocate(self, sequence: Sequence, shared: Shared) -> bool:
+        """Gives a waiting row the pages of all its tokens beside those that it shares, or none of them."""
+        num_pages = self._pool.pages_for(len(sequence.tokens)) - len(shared.pages)
+        has_room = self._pool.num_free >= num_pages + self._num_spare_pages()
+        pages = self._pool.allocate(num_pages) if has_room else None
+        if pages is None:
+            return False
+        sequence.pages = shared.pages + pages
+        sequence.num_computed = shared.num_tokens
+        # Outputs that are known are decoded again where the last bits of a token depend on its program.
+        sequence.prefill_end = sequence.num_prompt if self._config.deterministic else len(sequence.tokens)
+        return True
 
     def _num_spare_pages(self) -> int:
         """Pages that admission leaves to the running rows to grow into: without them the newcomer would be
@@ -396,17 +374,6 @@ class Scheduler:
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self._waiting.put_back(sequence)
-
-    def _publish_prompt(self, sequence: Sequence) -> None:
-        """Offers the row's full, computed prompt pages to later prompts. Outputs are never offered."""
-        if not self._config.cache.enable_prefix_caching:
-            return
-        page_size = self._pool.page_size
-        num_full = min(sequence.num_computed, sequence.num_prompt) // page_size
-        for index in range(sequence.num_published, num_full):
-            tokens = sequence.tokens[index * page_size : (index + 1) * page_size]
-            sequence.prefix = self._pool.publish(sequence.prefix, tokens, sequence.pages[index])
-        sequence.num_published = max(sequence.num_published, num_full)
 
     def _release(self, sequence: Sequence) -> None:
         self._pool.free(sequence.pages)
