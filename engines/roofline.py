@@ -78,7 +78,8 @@ def _matrix_rate(shape: tuple[int, int, int], dtype: str, seconds: float) -> flo
 def _native_rate(shape: tuple[int, int, int], seconds: float) -> float:
     """That of the native kernel, which may be faster than XLA's product."""
     rows, depth, width = shape
-    x, packed = jnp.ones((rows, depth), jnp.bfloat16), native.pack_linear(np.ones((width, depth)), None)
+    pack = native.pack_linear if native.multiplies_bfloat16(native.BEST_LEVEL) else native.round_linear
+    x, packed = jnp.ones((rows, depth), jnp.bfloat16), pack(np.ones((width, depth), np.float32), None)
     product = jax.jit(lambda x, packed: native.linear(x, packed, width))
     return 2 * rows * depth * width / _best_time(lambda: product(x, packed), seconds)
 
