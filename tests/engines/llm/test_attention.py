@@ -34,6 +34,7 @@ HALVES = [(6, 1, 9, 3, 64, 16), (4, 32, 6, 2, 32, 16), (3, 7, 8, 1, 128, 32), (3
 BYTES = [(6, 1, 9, 3, 64, 16), (3, 7, 8, 1, 128, 32), (3, 40, 2, 2, 64, 48), (4, 19, 6, 2, 64, 128)]
 
 
+@functools.lru_cache(maxsize=1)
 def make_case(shape, dtype, seed=0):
     """Rows of up to 600 tokens on shuffled pages; block 0 ends in padding, block 1 is nothing else."""
     num_blocks, block_len, num_heads, num_kv, dim, page_size = shape

@@ -126,9 +126,9 @@ def test_every_greedy_token_of_the_engine_is_the_oracles(tiny_llm):
     prompts, params = prompts_and_params()
     outputs = tiny_llm.generate(prompts, params)
     checked = list(zip(prompts, params, outputs, strict=True))[:4]
-    for prompt, own, output in checked:
-        made = list(output.outputs[0].token_ids)
-        logits = all_logits("gqa", [*prompt, *made])
+    texts = [list(output.outputs[0].token_ids) for _, _, output in checked]
+    found = all_logits("gqa", [[*row[0], *made] for row, made in zip(checked, texts, strict=True)])
+    for (prompt, own, _), made, logits in zip(checked, texts, found, strict=True):
         for index, token in enumerate(made):
             wanted = expected(logits[len(prompt) + index - 1], own, prompt, made[:index])
             assert wanted[token] >= wanted.max() - 1e-4, (own, index)

@@ -27,20 +27,13 @@ PAGE_SIZE = 16
 BFLOAT16 = jnp.dtype(jnp.bfloat16)
 
 
-def all_logits(variant: str, prompt: list[int], backend: Backend = "xla") -> np.ndarray:
-    """Logits at every position of a prompt, through the paged prefill path."""
+def all_logits(variant: str, prompts: list[list[int]], backend: Backend = "xla") -> list[np.ndarray]:
+    """Logits at every position of each prompt, through the paged prefill path, one prompt at a time."""
     checkpoint = open_golden(variant)
     config = read_model_config(checkpoint.config)
     decoder = load_decoder(checkpoint, config, Precision(FLOAT32))
     cache = make_cache(config, 33, PAGE_SIZE, FLOAT32)
-    request = LLMRequest(
-        request_id="a", prompt_token_ids=tuple(prompt), params=SamplingParams(), seed=0, submit_time_s=0.0
-    )
-    # Pages in an order of no meaning: the table alone says where a token lies.
-    pages = [17, 3, 30, 9, 1, 12, 25, 8, 19]
-    sequence = Sequence(request=request, tokens=list(prompt), max_total=256, pages=pages)
     sizes = PackedPrefill(2, 160, max_blocks(160, 2), 256 // PAGE_SIZE)
-    packed = pack_prefill(PrefillBatch([sequence], [len(prompt)], [True]), [()], sizes, 0)
 
     @jax.jit
     def run(cache, packed):
@@ -49,7 +42,17 @@ def all_logits(variant: str, prompt: list[int], backend: Backend = "xla") -> np.
         hidden, _ = decoder(chunks.tokens, chunks.positions, cache, attend)
         return decoder.logits(hidden)
 
-    return np.asarray(run(cache, packed))[: len(prompt)]
+    logits = []
+    for prompt in prompts:
+        request = LLMRequest(
+            request_id="a", prompt_token_ids=tuple(prompt), params=SamplingParams(), seed=0, submit_time_s=0.0
+        )
+        # Pages in an order of no meaning: the table alone says where a token lies.
+        pages = [17, 3, 30, 9, 1, 12, 25, 8, 19]
+        sequence = Sequence(request=request, tokens=list(prompt), max_total=256, pages=pages)
+        packed = pack_prefill(PrefillBatch([sequence], [len(prompt)], [True]), [()], sizes, 0)
+        logits.append(np.asarray(run(cache, packed))[: len(prompt)])
+    return logits
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -64,8 +67,8 @@ def test_logits_of_the_native_backend_equal_those_of_transformers():
 
 def check_logits(variant: str, backend: Backend) -> None:
     golden = np.load(GOLDEN / f"{variant}.npz")
-    for length in PROMPT_LENGTHS:
-        logits = all_logits(variant, golden[f"prompt_{length}"].tolist(), backend)
+    found = all_logits(variant, [golden[f"prompt_{length}"].tolist() for length in PROMPT_LENGTHS], backend)
+    for length, logits in zip(PROMPT_LENGTHS, found, strict=True):
         np.testing.assert_allclose(logits[-1], golden[f"last_logits_{length}"], atol=1e-4, rtol=0)
         top = np.take_along_axis(logits, golden[f"top_ids_{length}"], axis=1)
         np.testing.assert_allclose(top, golden[f"top_logits_{length}"], atol=1e-4, rtol=0)

@@ -181,10 +181,8 @@ def _likely(output) -> dict[int, float]:
 
 @pytest.fixture(scope="module")
 def drafted(tiny_model):
-    config = tiny_config(
-        speculative=SpeculativeConfig(method="draft_model", speculative_model=str(tiny_model))
-    )
-    with LLM(str(tiny_model), config) as llm:
+    speculative = SpeculativeConfig(method="draft_model", speculative_model=str(tiny_model))
+    with LLM(str(tiny_model), tiny_config(max_num_seqs=4, speculative=speculative)) as llm:
         yield llm
 
 

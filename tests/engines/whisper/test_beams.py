@@ -69,19 +69,24 @@ def wait(runner: Runner, count: int) -> list[Finished]:
 class PlainSearch:
     """openai/whisper's beam search, one prefix at a time, each from the cache of the one it goes on with."""
 
-    def __init__(self, loaded: LoadedModel, job: Job) -> None:
-        self.loaded, self.job = loaded, job
-        self.model, decoding = loaded.model, loaded.decoding
-        waveform = np.zeros((1, decoding.dims.window_samples), np.float32)
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.loaded, self.model = loaded, loaded.model
+        self.listen, self.step, self.ruled = map(
+            jax.jit, (self._listen, self.model.decoder.step, self._ruled)
+        )
+
+    def begin(self, job: Job) -> None:
+        self.job, dims = job, self.loaded.decoding.dims
+        waveform = np.zeros((1, dims.window_samples), np.float32)
         waveform[0, : len(job.waveform)] = job.waveform
-        frames = self.model.encoder(log_mel_batch(jnp.asarray(waveform), decoding.dims.num_mels))
-        empty = self._empty(decoding.dims.num_frames)
-        slot = jnp.zeros(1, jnp.int32)
-        crosses = self.model.decoder.put_frames(empty, frames, slot)
-        self.read = Read(crosses, Frames(slot, jnp.array([decoding.dims.num_frames])))
-        self.step = jax.jit(lambda *args: self.model.decoder.step(args[0], args[1], self.read, args[2]))
-        self.ruled = jax.jit(self._ruled)
+        frames = Frames(jnp.zeros(1, jnp.int32), jnp.array([dims.num_frames]))
+        self.read = Read(self.listen(jnp.asarray(waveform)), frames)
         self.states = {(): (None, self._empty(64))}
+
+    def _listen(self, waveform):
+        dims = self.loaded.decoding.dims
+        frames = self.model.encoder(log_mel_batch(waveform, dims.num_mels))
+        return self.model.decoder.put_frames(self._empty(dims.num_frames), frames, jnp.zeros(1, jnp.int32))
 
     def _empty(self, length: int):
         layers = self.model.decoder.layers
@@ -93,7 +98,7 @@ class PlainSearch:
             if tokens[:count] not in self.states:
                 _, caches = self.states[tokens[: count - 1]]
                 token, place = jnp.array([tokens[count - 1]]), jnp.array([count - 1])
-                self.states[tokens[:count]] = self.step(token, caches, place)
+                self.states[tokens[:count]] = self.step(token, caches, self.read, place)
         logits, _ = self.states[tokens]
         start, special = len(self.job.prompt), self.loaded.decoding.special
         times = [token for token in tokens[start:] if special.is_timestamp(token)]
@@ -111,7 +116,8 @@ class PlainSearch:
             logits = rule(logits, history)
         return jax.nn.log_softmax(logits[0])
 
-    def texts(self, num_texts: int) -> list[Text]:
+    def texts(self, job: Job, num_texts: int) -> list[Text]:
+        self.begin(job)
         beams = {self.job.prompt: 0.0}
         ended: dict[tuple[int, ...], float] = {}
         eot = self.loaded.decoding.special.eot
@@ -150,9 +156,9 @@ def test_the_search_is_that_of_the_plain_rule(checkpoint: Checkpoint, config: di
     jobs = windows(4, prompt)
     got = finish(loaded.runner(), jobs)
     num_texts = round(SIZE * config.get("patience", 1.0))
-    endings = set()
+    search, endings = PlainSearch(loaded), set()
     for job, finished in zip(jobs, got, strict=True):
-        texts = PlainSearch(loaded, job).texts(num_texts)
+        texts = search.texts(job, num_texts)
         want = likeliest(texts, config.get("length_penalty"))
         assert finished.token_ids == want.token_ids
         assert finished.ended == want.ended
@@ -209,7 +215,8 @@ def test_ended_texts_leave_the_beam_while_better_ones_are_missing():
         is_first=jnp.zeros(2, bool),
         is_searching=jnp.ones(2, bool),
     )
-    choice = choose_beams(jnp.asarray(logprobs), beams, no_texts(1, 2, 4), 2, 7)
+    choose = jax.jit(choose_beams, static_argnums=(3, 4))
+    choice = choose(jnp.asarray(logprobs), beams, no_texts(1, 2, 4), 2, 7)
     assert (choice.token.tolist(), choice.source.tolist()) == ([2, 3], [0, 0])
     assert choice.ended.count.tolist() == [1]
     assert choice.ended.tokens[0, 0, :3].tolist() == [1, 5, 7]
