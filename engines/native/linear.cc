@@ -20,7 +20,8 @@
 //
 // Inputs are rounded to bfloat16, products summed in float32; on CPUs without products of bfloat16 inputs and weights
 // are rounded to whole numbers of 13 bits, as inputs are for weights that are such numbers. For weights of 8 bits each
-// row of inputs is turned and rounded to 8 bits, with a scale of its own, and sums are exact. A row's result does not depend on the others.
+// row of inputs is turned and rounded to 8 bits, with a scale of its own, and sums are exact. A row's result does not
+// depend on the others.
 
 #include "parallel.h"
 #include "vectors.h"

@@ -22,16 +22,17 @@ def make_head(num_rows, width=64, vocab_size=1100, seed=0, dtype=jnp.bfloat16):
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("num_rows", [1, 16, 17, 40])
-def test_tokens_and_logprobs_are_those_of_the_logits(num_rows, level, dtype):
-    """The width is more than one span of numbers that have a scale in common, and no multiple of it."""
-    hidden, table = make_head(num_rows, width=160, dtype=dtype)
+@pytest.mark.parametrize(("num_rows", "width"), [(1, 64), (16, 64), (17, 64), (40, 64), (40, 160)])
+def test_tokens_and_logprobs_are_those_of_the_logits(num_rows, width, level, dtype):
+    """A width of 160 is more than the 128 numbers that have a scale in common; logits spread as its root."""
+    hidden, table = make_head(num_rows, width, dtype=dtype)
     tokens, logprobs = greedy_head(hidden, table, level)
     logits = np.asarray(hidden, np.float64) @ np.asarray(table, np.float64).T
     peaks = logits.max(axis=1)
     expected = -np.log(np.exp(logits - peaks[:, None]).sum(axis=1))
     assert np.asarray(tokens).tolist() == logits.argmax(axis=1).tolist()
-    atol = 2e-5 if dtype == jnp.bfloat16 and native.multiplies_bfloat16(level) else 1e-2
+    is_exact = dtype == jnp.bfloat16 and native.multiplies_bfloat16(level)
+    atol = 2e-5 if is_exact else 5e-3 * (width / 64) ** 0.5
     np.testing.assert_allclose(logprobs, expected, atol=atol)
 
 
